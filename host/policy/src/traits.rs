@@ -1,0 +1,138 @@
+//! The three decisions as traits. Mirrors `wit/`; field docs there are the contract for guests.
+
+use millrace_core::{Stage, TenantId};
+
+use crate::Table;
+
+/// Why a policy's answer cannot be used. The native fallback answers that call instead.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("policy `{policy}`: {kind}: {detail}")]
+pub struct PolicyFault {
+    /// `name@version`, or the component's file before it has told its name.
+    pub policy: String,
+    pub kind: FaultKind,
+    pub detail: String,
+}
+
+/// The label of a fault in metrics and logs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum FaultKind {
+    #[error("trap")]
+    Trap,
+    #[error("timeout")]
+    Timeout,
+    #[error("memory")]
+    Memory,
+    #[error("invalid")]
+    Invalid,
+    /// The breaker is open or no instance is ready; the policy was not called.
+    #[error("unavailable")]
+    Unavailable,
+}
+
+/// What precision is asked for: one request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ask {
+    pub tenant: TenantId,
+    pub model: String,
+    pub prompt_tokens: u32,
+    pub max_output_tokens: u32,
+    pub priority: i32,
+    pub streaming: bool,
+    pub attributes: Vec<(String, String)>,
+}
+
+/// Row of `precisions`, and whether the host may take a cheaper one under pressure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Choice {
+    pub precision: u32,
+    pub may_downgrade: bool,
+    pub reason: u32,
+}
+
+pub trait PrecisionPolicy: Send {
+    /// One choice per ask, in order.
+    ///
+    /// # Errors
+    /// The policy trapped, was late or answered something that is no answer.
+    fn choose(&mut self, asks: &[Ask], precisions: &Table, tenants: &Table) -> Result<Vec<Choice>, PolicyFault>;
+}
+
+/// What a route is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RouteRequest {
+    pub tenant: TenantId,
+    pub model: String,
+    pub session: Option<u64>,
+    pub prompt_tokens: u32,
+    pub max_output_tokens: u32,
+    pub priority: i32,
+    pub slack_us: Option<u32>,
+    pub streaming: bool,
+    pub attributes: Vec<(String, String)>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Forward {
+    /// Rows of `lanes`, best first; the host takes the first that is eligible.
+    pub lanes: Vec<u32>,
+    pub priority: Option<i32>,
+    pub reason: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// 429, 503 or another 4xx; anything else becomes 503.
+    pub status: u16,
+    pub retry_after_ms: Option<u32>,
+    pub reason: u32,
+    pub message: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    Forward(Forward),
+    /// Ask again after so many milliseconds.
+    Hold(u32),
+    Refuse(Refusal),
+}
+
+pub trait RoutePolicy: Send {
+    /// # Errors
+    /// As [`PrecisionPolicy::choose`].
+    fn decide(&mut self, request: &RouteRequest, lanes: &Table, tenants: &Table) -> Result<Decision, PolicyFault>;
+}
+
+/// The bounds of one step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budget {
+    pub stage: Stage,
+    pub step: u64,
+    pub tokens: u32,
+    pub sequences: u32,
+    pub free_pages: u32,
+    pub total_pages: u32,
+    pub page_tokens: u32,
+    /// Recent step time.
+    pub step_us: u32,
+}
+
+/// An order of work, in row numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Plan {
+    /// Rows to run in this step, first first. Rows that are not named wait.
+    pub run: Vec<u32>,
+    /// Tokens for each of them; empty: the host's default.
+    pub tokens: Vec<u32>,
+    /// Rows to preempt if pages run out, first victim first.
+    pub preempt: Vec<u32>,
+    /// For how many further steps this order may be used without asking.
+    pub valid_steps: u32,
+    pub reason: u32,
+}
+
+pub trait SchedulePolicy: Send {
+    /// # Errors
+    /// As [`PrecisionPolicy::choose`].
+    fn plan_step(&mut self, budget: &Budget, rows: &Table, tenants: &Table) -> Result<Plan, PolicyFault>;
+}

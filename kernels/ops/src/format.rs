@@ -1,0 +1,98 @@
+//! Names of numeric formats: of tensors in a checkpoint, of weights prepared for a device, of KV pages.
+//! Knows no layout of any device.
+
+use std::fmt;
+
+/// Format of one tensor as a checkpoint stores it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TensorFormat {
+    F32,
+    F16,
+    Bf16,
+    /// GGUF: blocks of 32 along a row, `f16 d` then 32 `i8`; value = d * q.
+    Q8_0,
+    /// GGUF: blocks of 32, `f16 d` then 16 bytes of nibbles; value = d * (q - 8).
+    Q4_0,
+    /// GGUF: blocks of 32, `f16 d`, `f16 m`, then 16 bytes of nibbles; value = d * q + m.
+    Q4_1,
+    /// Hub FP8: e4m3 codes with one f32 `weight_scale_inv` per 128x128 block; value = code * scale.
+    Fp8Block,
+    /// compressed-tensors `pack-quantized`, symmetric: value = (nibble - 8) * scale, one BF16 scale per group along a row.
+    Int4Group,
+}
+
+/// Format that a device holds a weight in after [`crate::Backend::prepare_weight`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum WeightFormat {
+    F32,
+    Bf16,
+    /// e4m3 codes with one scale per 128x128 block.
+    Fp8,
+    /// 8-bit codes with a scale (and minimum) per group of 32; 4-bit codes expand to it without loss.
+    Int8,
+    /// 4-bit codes with a scale (and minimum) per group, in the groups of the checkpoint where it has them, else 32.
+    Int4,
+}
+
+/// Format of keys and values in pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum KvFormat {
+    /// Reference only.
+    F32,
+    Bf16,
+    /// e4m3 codes with one BF16 scale per token and KV head, stored at the end of the page's block.
+    Fp8,
+}
+
+impl KvFormat {
+    /// Bytes of one element, without scales.
+    pub fn element_bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::Bf16 => 2,
+            Self::Fp8 => 1,
+        }
+    }
+
+    /// Bytes of the scale that goes with each token and head (0 where there is none).
+    pub fn scale_bytes(self) -> usize {
+        if self == Self::Fp8 { 2 } else { 0 }
+    }
+}
+
+impl fmt::Display for KvFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+            Self::Fp8 => "fp8",
+        })
+    }
+}
+
+impl fmt::Display for WeightFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+            Self::Fp8 => "fp8",
+            Self::Int8 => "int8",
+            Self::Int4 => "int4",
+        })
+    }
+}
+
+impl fmt::Display for TensorFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::F32 => "F32",
+            Self::F16 => "F16",
+            Self::Bf16 => "BF16",
+            Self::Q8_0 => "Q8_0",
+            Self::Q4_0 => "Q4_0",
+            Self::Q4_1 => "Q4_1",
+            Self::Fp8Block => "FP8 (128x128 blocks)",
+            Self::Int4Group => "INT4 (pack-quantized)",
+        })
+    }
+}

@@ -1,0 +1,26 @@
+//! The seam between the host and every device: numeric formats, KV page layout, operations as plain data, and the
+//! [`Backend`] and [`Queue`] traits that run them.
+//!
+//! It does not know any device, model, request or policy. A backend is given operations and returns nothing but
+//! step records; see `ARCHITECTURE.md` for who calls it.
+
+mod backend;
+mod error;
+mod format;
+mod fp8;
+mod kv;
+mod op;
+mod record;
+mod tensor;
+
+pub use backend::{Backend, Buffer, DeviceDescription, DeviceMemory, Priority, Queue, Ticket, Wake, Weight, WeightMemory};
+pub use error::BackendError;
+pub use format::{KvFormat, TensorFormat, WeightFormat};
+pub use fp8::{E4M3_MAX, e4m3_from_f32, e4m3_to_f32};
+pub use kv::{KvLayout, PlaneKind, PlaneLayout};
+pub use op::{
+    ApplyTags, Attend, CheckPoint, CheckTags, Embed, ExportPages, GatherRows, ImportPages, KvCache, Linear, LinearMode, Op,
+    PageEntry, RmsNorm, Rope, Sample, SamplerParams, Segment, SiluMul, StagedPage, StepBuffers, TagDelta, Upload, WriteKv, as_bytes,
+};
+pub use record::{RowStatus, StepRecord};
+pub use tensor::{RowOrder, TensorData, TensorView};
