@@ -18,9 +18,16 @@ pub enum TensorData<'a> {
     /// 20 bytes per 32 elements; nibbles as in Q4_0.
     Q4_1(&'a [u8]),
     /// `scales`: f32 `[ceil(rows/128), ceil(cols/128)]`.
-    Fp8Block { codes: &'a [u8], scales: &'a [u8] },
+    Fp8Block {
+        codes: &'a [u8],
+        scales: &'a [u8],
+    },
     /// `packed`: u32 `[rows, cols/8]`, element c in bits 4*(c%8) of word c/8; `scales`: BF16 `[rows, cols/group]`.
-    Int4Group { packed: &'a [u8], scales: &'a [u8], group: usize },
+    Int4Group {
+        packed: &'a [u8],
+        scales: &'a [u8],
+        group: usize,
+    },
 }
 
 /// Which stored row is logical row r.
@@ -29,7 +36,9 @@ pub enum RowOrder {
     AsStored,
     /// GGUF stores q and k of Llama with rotary pairs side by side; logically the halves of a head are apart:
     /// within a head of `head_dim` rows, logical row `i * head_dim/2 + j` is stored row `2 * j + i`.
-    RotaryPairs { head_dim: usize },
+    RotaryPairs {
+        head_dim: usize,
+    },
 }
 
 /// One tensor of a checkpoint, borrowed from the mapped file. Sizes were checked by whoever made it.
