@@ -1,0 +1,194 @@
+//! Which prompts get a chunk in the next step, and pages for it. Runs ahead: a chunk that is in flight counts as done.
+
+use millrace_core::SeqId;
+use millrace_policy::Table;
+
+use super::{PrefillScheduler, PrefillSequence, PrefillState, QueueKey};
+use crate::draft::DraftRow;
+use crate::validate::{Order, default_order, order};
+use crate::view::{RowFacts, RowState, rows_table};
+use crate::{Draft, PolicyCall, PrefillEvent};
+
+/// What one pass over the order found.
+#[derive(Default)]
+struct Pass {
+    rows: Vec<DraftRow>,
+    /// The first sequence for which there were no pages.
+    short: Option<SeqId>,
+}
+
+impl PrefillScheduler {
+    /// Chooses the next step's chunks, in the policy's order and sizes within the limits, and gives them pages. May be called
+    /// while a step is in flight. `None`: nothing can run now.
+    ///
+    /// Where pages are short, prompts that are under way come before new ones, and the first new one without pages keeps
+    /// those after it from overtaking. A policy that lets all work rest for more than eight plans in a row is overruled.
+    pub fn plan(&mut self, now_us: u64, policy: &mut PolicyCall<'_>, tenants: &Table) -> Option<Draft> {
+        let rows = self.view_rows();
+        let runnable: Vec<bool> = rows.iter().map(|seq| self.sequences[seq].runnable()).collect();
+        if !runnable.contains(&true) {
+            return None;
+        }
+        let table = rows_table(now_us, &rows.iter().map(|seq| self.facts(&self.sequences[seq])).collect::<Vec<_>>());
+        let plan = order(&policy(&self.state.budget(), &table, tenants), &runnable);
+        self.state.counters.policy_rows_ignored += plan.ignored;
+        let mut chosen = self.allocate(&plan, &rows);
+        if self.state.out_of_patience(chosen.is_empty()) {
+            chosen = self.allocate(&default_order(&runnable), &rows);
+            self.state.counters.policy_overruled += u64::from(!chosen.is_empty());
+        }
+        self.state.draft(chosen)
+    }
+
+    /// Residents, then the head of the queue.
+    fn view_rows(&self) -> Vec<SeqId> {
+        let waiting = (self.state.limits.max_view_rows as usize).saturating_sub(self.resident.len()).max(1);
+        self.resident.iter().chain(self.waiting.iter().take(waiting)).map(|key| key.seq).collect()
+    }
+
+    fn facts<'a>(&self, sequence: &'a PrefillSequence) -> RowFacts<'a> {
+        let reached = sequence.reached();
+        let state = match sequence.state {
+            PrefillState::Waiting if sequence.entry.preemptions > 0 => RowState::Preempted,
+            PrefillState::Waiting => RowState::Waiting,
+            PrefillState::Prefilling if sequence.remaining() > 0 => RowState::Prefilling,
+            PrefillState::Prefilling | PrefillState::HandingOff => RowState::HandingOff,
+        };
+        let chunk = sequence.remaining().min(self.state.limits.max_step_tokens);
+        let pages_held = sequence.pages.len() as u32;
+        RowFacts {
+            entry: &sequence.entry,
+            state,
+            computed_tokens: reached,
+            output_tokens: sequence.entry.replay.len() as u32,
+            pages_held,
+            pages_for_next_step: self.state.pages_for(reached + chunk).saturating_sub(pages_held),
+        }
+    }
+
+    /// Gives chunks and pages in order; where half-done prompts block each other, the youngest gives its pages up.
+    fn allocate(&mut self, order: &Order, rows: &[SeqId]) -> Vec<DraftRow> {
+        let mut wanted: Vec<(SeqId, Option<u32>)> = Vec::with_capacity(order.run.len());
+        wanted.extend(order.run.iter().filter_map(|&(row, tokens)| Some((*rows.get(row)?, tokens))));
+        if self.demand(&wanted) > self.state.pool.counts().free {
+            wanted.sort_by_key(|(seq, _)| self.sequences.get(seq).is_none_or(|s| s.state == PrefillState::Waiting));
+        }
+        // Each turn but the last takes one prompt out of prefill.
+        loop {
+            let pass = self.pass(&wanted);
+            match pass.short {
+                Some(seq) if pass.rows.is_empty() && self.break_deadlock(seq) => {}
+                _ => return pass.rows,
+            }
+        }
+    }
+
+    /// Pages that the order would take if there were enough.
+    fn demand(&self, wanted: &[(SeqId, Option<u32>)]) -> u32 {
+        let mut budget = self.state.limits.max_step_tokens;
+        let mut pages = 0_u32;
+        for (seq, tokens) in wanted {
+            let Some(sequence) = self.sequences.get(seq) else { continue };
+            let chunk = tokens.unwrap_or(u32::MAX).min(sequence.remaining()).min(budget);
+            budget -= chunk;
+            pages = pages.saturating_add(self.missing_pages(sequence, chunk));
+        }
+        pages
+    }
+
+    fn missing_pages(&self, sequence: &PrefillSequence, chunk: u32) -> u32 {
+        self.state.pages_for(sequence.reached() + chunk).saturating_sub(sequence.pages.len() as u32)
+    }
+
+    fn pass(&mut self, wanted: &[(SeqId, Option<u32>)]) -> Pass {
+        let mut pass = Pass::default();
+        let mut budget = self.state.limits.max_step_tokens;
+        for &(seq, tokens) in wanted {
+            if budget == 0 || pass.rows.len() >= self.state.limits.max_sequences as usize {
+                break;
+            }
+            let Some(sequence) = self.sequences.get(&seq).filter(|sequence| sequence.runnable()) else { continue };
+            let chunk = tokens.unwrap_or(u32::MAX).min(sequence.remaining()).min(budget);
+            let waits = sequence.state == PrefillState::Waiting;
+            if waits && (pass.short.is_some() || self.resident.len() >= self.state.limits.max_resident as usize) {
+                continue;
+            }
+            let (start, epoch, missing) = (sequence.reached(), sequence.epoch, self.missing_pages(sequence, chunk));
+            if waits && sequence.was_reset && !self.fits_with_all(sequence) {
+                pass.short.get_or_insert(seq);
+                continue;
+            }
+            let Ok(pages) = self.state.pool.allocate(missing) else {
+                pass.short.get_or_insert(seq);
+                continue;
+            };
+            self.admit(seq, pages);
+            budget -= chunk;
+            pass.rows.push(DraftRow { seq, epoch, start, tokens: chunk });
+        }
+        pass
+    }
+
+    /// Whether the whole prompt fits beside the whole prompts of all that are under way.
+    fn fits_with_all(&self, sequence: &PrefillSequence) -> bool {
+        let under_way = self.sequences.values().filter(|other| other.state == PrefillState::Prefilling);
+        let pages = |sequence: &PrefillSequence| u64::from(self.state.pages_for(sequence.entry.prompt_tokens()));
+        under_way.map(pages).sum::<u64>() + pages(sequence) <= u64::from(self.state.usable_pages())
+    }
+
+    fn admit(&mut self, seq: SeqId, pages: Vec<millrace_kv::PageRef>) {
+        let Some(sequence) = self.sequences.get_mut(&seq) else { return };
+        sequence.pages.extend(pages);
+        if sequence.state == PrefillState::Waiting {
+            sequence.state = PrefillState::Prefilling;
+            let key = QueueKey::of(&sequence.entry);
+            self.waiting.remove(&key);
+            self.resident.insert(key);
+            if let Some(at) = sequence.entry.deadline_us {
+                self.deadlines.remove(&(at, seq));
+            }
+        }
+    }
+
+    /// Nothing could run for want of pages. If none will come free by itself, the youngest half-done prompt is reset, or a
+    /// prompt that is alone with the pool and still does not fit is given up. False: waiting helps.
+    fn break_deadlock(&mut self, short: SeqId) -> bool {
+        if self.handing_off() > 0 || !self.state.nothing_coming() || self.any_can_go_on() {
+            return false;
+        }
+        // Without hand-offs every resident is half done.
+        match self.resident.last().map(|key| key.seq) {
+            Some(youngest) if youngest != short || self.resident.len() > 1 => self.reset(youngest),
+            _ => {
+                self.abort(short);
+                self.events.push(PrefillEvent::NoRoom { seq: short });
+                true
+            }
+        }
+    }
+
+    /// Whether a half-done prompt would find pages if the policy let it run.
+    fn any_can_go_on(&self) -> bool {
+        let free = self.state.pool.counts().free;
+        let under_way = self.sequences.values().filter(|sequence| sequence.state == PrefillState::Prefilling);
+        let chunk = |sequence: &PrefillSequence| sequence.remaining().min(self.state.limits.max_step_tokens);
+        under_way.into_iter().any(|sequence| self.missing_pages(sequence, chunk(sequence)) <= free)
+    }
+
+    /// Back to waiting; what was computed is lost.
+    fn reset(&mut self, seq: SeqId) -> bool {
+        let epoch = self.state.next_epoch();
+        let Some(sequence) = self.sequences.get_mut(&seq) else { return false };
+        sequence.epoch = epoch;
+        sequence.state = PrefillState::Waiting;
+        sequence.computed = 0;
+        sequence.was_reset = true;
+        let pages = std::mem::take(&mut sequence.pages);
+        let key = QueueKey::of(&sequence.entry);
+        self.resident.remove(&key);
+        self.waiting.insert(key);
+        self.state.give_back(pages);
+        self.state.counters.preemptions += 1;
+        true
+    }
+}

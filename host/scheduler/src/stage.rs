@@ -1,0 +1,274 @@
+//! What both stages have in common: the page pool, the step clock and its fence, epochs. Does not know which sequences
+//! there are; every page that it is handed back comes with the step that may still touch it.
+
+use std::collections::BTreeMap;
+
+use millrace_core::{SeqId, Stage};
+use millrace_kv::{PagePool, PageRef, pages_for};
+use millrace_policy::Budget;
+
+use crate::draft::DraftRow;
+use crate::{Draft, Outcome, PlanRow, StageCounters, StageLimits, StepPlan};
+
+/// So many plans in a row a policy may let all work rest before the host's own order runs for one step.
+const PATIENCE_PLANS: u32 = 8;
+
+#[derive(Debug)]
+pub(crate) struct StageState {
+    pub(crate) stage: Stage,
+    pub(crate) limits: StageLimits,
+    pub(crate) pool: PagePool,
+    pub(crate) counters: StageCounters,
+    pub(crate) step_us: u32,
+    /// The last step that was dispatched.
+    dispatched: u64,
+    /// Rows of the step in flight; `None` between steps.
+    running: Option<Vec<(SeqId, u32)>>,
+    generation: u64,
+    epoch: u32,
+    idle_plans: u32,
+    /// Pages that fault injection took from their owners.
+    #[cfg(any(test, feature = "fault-injection"))]
+    pub(crate) stolen: Vec<PageRef>,
+}
+
+/// A row that ran: which, and what became of it.
+pub(crate) struct Ran {
+    pub(crate) seq: SeqId,
+    pub(crate) epoch: u32,
+    pub(crate) outcome: Option<Outcome>,
+}
+
+impl StageState {
+    pub(crate) fn new(stage: Stage, limits: StageLimits, pool: PagePool) -> Self {
+        Self {
+            stage,
+            limits,
+            pool,
+            counters: StageCounters::default(),
+            step_us: limits.step_us_hint,
+            dispatched: 0,
+            running: None,
+            generation: 0,
+            epoch: 0,
+            idle_plans: 0,
+            #[cfg(any(test, feature = "fault-injection"))]
+            stolen: Vec::new(),
+        }
+    }
+
+    pub(crate) fn in_flight(&self) -> Option<u64> {
+        self.running.as_ref().map(|_| self.dispatched)
+    }
+
+    /// A number that no sequence of the step in flight has; it comes round after four billion.
+    pub(crate) fn next_epoch(&mut self) -> u32 {
+        self.epoch = self.epoch.wrapping_add(1);
+        self.epoch
+    }
+
+    pub(crate) fn budget(&self) -> Budget {
+        let counts = self.pool.counts();
+        Budget {
+            stage: self.stage,
+            step: self.dispatched + 1,
+            tokens: self.limits.max_step_tokens,
+            sequences: self.limits.max_sequences,
+            free_pages: counts.free,
+            total_pages: counts.total,
+            page_tokens: self.pool.page_tokens(),
+            step_us: self.step_us,
+        }
+    }
+
+    /// Positions that the whole pool can hold.
+    pub(crate) fn pool_tokens(&self) -> u32 {
+        self.pool.counts().total.saturating_mul(self.pool.page_tokens())
+    }
+
+    /// Pages that are not under suspicion: all that any sequence can ever get.
+    pub(crate) fn usable_pages(&self) -> u32 {
+        let counts = self.pool.counts();
+        counts.total - counts.suspect
+    }
+
+    pub(crate) fn pages_for(&self, tokens: u32) -> u32 {
+        pages_for(tokens, self.pool.page_tokens())
+    }
+
+    /// No page will come free without a sequence giving it up: no step runs and no transfer holds one.
+    pub(crate) fn nothing_coming(&self) -> bool {
+        let counts = self.pool.counts();
+        self.running.is_none() && counts.quarantined == counts.suspect && !self.any_stolen()
+    }
+
+    fn any_stolen(&self) -> bool {
+        #[cfg(any(test, feature = "fault-injection"))]
+        return !self.stolen.is_empty();
+        #[cfg(not(any(test, feature = "fault-injection")))]
+        false
+    }
+
+    /// Notes whether a plan found anything to run although something could; true when patience is at its end.
+    pub(crate) fn out_of_patience(&mut self, idle: bool) -> bool {
+        self.idle_plans = if idle { self.idle_plans + 1 } else { 0 };
+        let out = self.idle_plans > PATIENCE_PLANS;
+        if out {
+            self.idle_plans = 0;
+        }
+        out
+    }
+
+    pub(crate) fn draft(&mut self, rows: Vec<DraftRow>) -> Option<Draft> {
+        if rows.is_empty() {
+            return None;
+        }
+        self.generation += 1;
+        Some(Draft { generation: self.generation, rows })
+    }
+
+    /// Tag changes stay for the next step (or `take_changes`) if no row is left.
+    pub(crate) fn begin_step(&mut self, rows: Vec<PlanRow>, draft: &Draft) -> Option<StepPlan> {
+        self.counters.stale_rows += (draft.rows.len() - rows.len()) as u64;
+        if rows.is_empty() {
+            return None;
+        }
+        self.dispatched += 1;
+        self.counters.steps += 1;
+        self.running = Some(rows.iter().map(|row| (row.seq, row.epoch)).collect());
+        let changes = self.pool.take_changes();
+        Some(StepPlan { step: self.dispatched, stage: self.stage, rows, changes, draft: draft.generation })
+    }
+
+    /// Passes the fence and pairs the step's rows with their outcomes; none if this step is not in flight.
+    pub(crate) fn end_step(&mut self, step: u64, outcomes: &[Outcome]) -> Vec<Ran> {
+        if self.in_flight() != Some(step) {
+            return Vec::new();
+        }
+        self.pool.fence(step);
+        let outcomes: BTreeMap<(SeqId, u32), Outcome> = outcomes.iter().map(|o| ((o.seq, o.epoch), *o)).collect();
+        let rows = self.running.take().unwrap_or_default();
+        rows.into_iter().map(|(seq, epoch)| Ran { seq, epoch, outcome: outcomes.get(&(seq, epoch)).copied() }).collect()
+    }
+
+    /// Frees a sequence's pages once nothing that was dispatched can touch them. A reference that went stale behind the
+    /// sequence's back is not its page any more and is left alone.
+    pub(crate) fn give_back(&mut self, mut pages: Vec<PageRef>) {
+        pages.retain(|&page| self.pool.is_current(page));
+        let released = self.pool.release(&pages, self.dispatched);
+        debug_assert_eq!(released, Ok(()), "a sequence's current pages are pinned by it alone");
+    }
+
+    /// Frees the pages of a sequence whose tags did not match and keeps the culprits from further use. The device reports
+    /// sequences, not pages: where the host sees a stale reference, that page is the culprit; where it sees none, host and
+    /// device disagree on some page of the sequence, so all of them are.
+    pub(crate) fn give_back_mismatched(&mut self, pages: Vec<PageRef>) {
+        self.counters.page_mismatches += 1;
+        let stale: Vec<PageRef> = pages.iter().copied().filter(|&page| !self.pool.is_current(page)).collect();
+        for &page in if stale.is_empty() { &pages } else { &stale } {
+            let known = self.pool.suspect(page);
+            debug_assert_eq!(known, Ok(()), "a page table names pages of its own pool");
+        }
+        self.give_back(pages);
+    }
+
+    /// The pool's own invariants, and that `tables` are exactly what is pinned.
+    pub(crate) fn check_pages<'a>(&self, tables: impl Iterator<Item = &'a PageRef>) -> Result<(), String> {
+        self.pool.check_invariants()?;
+        let mut held: Vec<PageRef> = tables.copied().collect();
+        #[cfg(any(test, feature = "fault-injection"))]
+        {
+            // What was stolen is its owner's no longer, although the owner does not know.
+            held.retain(|&page| self.pool.is_current(page));
+            held.extend(&self.stolen);
+        }
+        if let Some(stale) = held.iter().find(|&&page| !self.pool.is_current(page)) {
+            return Err(format!("a page table names {stale}, which is stale"));
+        }
+        held.sort_unstable();
+        if let Some(twice) = held.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(format!("two page tables name {}", twice[0]));
+        }
+        let pinned = self.pool.counts().pinned as usize;
+        if held.len() == pinned { Ok(()) } else { Err(format!("{} pages in tables, {pinned} pinned", held.len())) }
+    }
+}
+
+/// Methods that both schedulers have in the same words; each has a field `state`.
+macro_rules! stage_methods {
+    ($scheduler:ty) => {
+        impl $scheduler {
+            /// The pool, to look at.
+            pub fn pool(&self) -> &PagePool {
+                &self.state.pool
+            }
+
+            /// The step that was dispatched and not committed.
+            pub fn in_flight(&self) -> Option<u64> {
+                self.state.in_flight()
+            }
+
+            pub fn counters(&self) -> StageCounters {
+                self.state.counters
+            }
+
+            /// What policies are told of the recent step time.
+            pub fn set_step_us(&mut self, step_us: u32) {
+                self.state.step_us = step_us;
+            }
+
+            /// Tag changes that no step has taken yet, for what touches pages outside of steps: apply them, in stream order,
+            /// before a hand-off writes into reserved pages, or when the engine goes idle.
+            pub fn take_changes(&mut self) -> Vec<TagChange> {
+                self.state.pool.take_changes()
+            }
+
+            /// Keeps pages that a transfer names out of reuse until [`Self::drain`], whoever frees them meanwhile.
+            ///
+            /// # Errors
+            /// A page is stale; those before it are held.
+            pub fn hold(&mut self, pages: &[PageRef], transfer: TransferId) -> Result<(), KvError> {
+                pages.iter().try_for_each(|&page| self.state.pool.hold(page, transfer))
+            }
+
+            /// The transfer touches no page any more: it has ended, or its peer is known to be dead.
+            pub fn drain(&mut self, transfer: TransferId) {
+                self.state.pool.drain(transfer);
+            }
+
+            /// Takes a page back into use that a mismatch had put under suspicion.
+            ///
+            /// # Errors
+            /// It is not of this pool or not under suspicion.
+            pub fn readmit(&mut self, page: PageId) -> Result<(), KvError> {
+                self.state.pool.readmit(page)
+            }
+
+            /// Hands a page of a sequence out again behind its back: the bug that tags exist to catch. `None` if the
+            /// sequence has no such page. Give the page back with [`Self::return_stolen`].
+            #[cfg(any(test, feature = "fault-injection"))]
+            pub fn steal_page(&mut self, seq: SeqId, index: usize) -> Option<PageRef> {
+                let page = *self.sequences.get(&seq)?.pages.get(index)?;
+                if !self.state.pool.is_current(page) {
+                    return None;
+                }
+                let stolen = self.state.pool.force_reassign(page.page).ok()?;
+                self.state.stolen.push(stolen);
+                Some(stolen)
+            }
+
+            /// Frees a stolen page, as its new owner would. False if it is none.
+            #[cfg(any(test, feature = "fault-injection"))]
+            pub fn return_stolen(&mut self, page: PageRef) -> bool {
+                let before = self.state.stolen.len();
+                self.state.stolen.retain(|&stolen| stolen != page);
+                let known = self.state.stolen.len() < before;
+                if known {
+                    self.state.give_back(vec![page]);
+                }
+                known
+            }
+        }
+    };
+}
+pub(crate) use stage_methods;
