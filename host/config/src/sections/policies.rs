@@ -1,0 +1,68 @@
+//! `[policy.route]`, `[policy.schedule]`, `[policy.precision]`. Knows no Wasm: a component is a path here.
+
+use super::Base;
+use crate::defaults::{self, Bounded};
+use crate::reader::{Section, shown};
+use crate::{Breaker, Component, ErrorKind, Policies, PolicySource, PolicySpec};
+
+pub(super) fn read(section: &mut Section<'_, '_>, base: &Base) -> Policies {
+    let mut policy = |kind, deadline| {
+        let mut section = section.section(kind);
+        let policy = policy(&mut section, deadline, base);
+        section.finish();
+        policy
+    };
+    let policies = Policies {
+        route: policy("route", defaults::ROUTE_DEADLINE_US),
+        schedule: policy("schedule", defaults::SCHEDULE_DEADLINE_US),
+        precision: policy("precision", defaults::PRECISION_DEADLINE_US),
+    };
+    section.finish();
+    policies
+}
+
+fn policy(section: &mut Section<'_, '_>, deadline: Bounded, base: &Base) -> PolicySpec {
+    let source = source(section, base);
+    let config_json = section.json("config");
+    if source == PolicySource::Native && section.has("config") {
+        let message = "the native policy takes no configuration".to_owned();
+        section.error(ErrorKind::Conflict, "config", message, "remove it or use a component");
+    }
+    PolicySpec {
+        source,
+        config_json,
+        deadline_us: section.number("deadline_us", deadline),
+        init_deadline_ms: section.number("init_deadline_ms", defaults::INIT_DEADLINE_MS),
+        memory_mib: section.count("memory_mib", defaults::POLICY_MEMORY_MIB),
+        max_component_mib: section.count("max_component_mib", defaults::MAX_COMPONENT_MIB),
+        compile_timeout_ms: section.number("compile_timeout_ms", defaults::COMPILE_TIMEOUT_MS),
+        log_lines_per_s: section.count("log_lines_per_s", defaults::LOG_LINES_PER_S),
+        breaker: Breaker {
+            faults: section.count("breaker_faults", defaults::BREAKER_FAULTS),
+            backoff_ms: section.number("breaker_backoff_ms", defaults::BREAKER_BACKOFF_MS),
+        },
+    }
+}
+
+fn source(section: &mut Section<'_, '_>, base: &Base) -> PolicySource {
+    let text = section.text("component", "builtin").unwrap_or_else(|| "builtin".to_owned());
+    let sha256 = section.digest("sha256");
+    let source = match text.as_str() {
+        "builtin" => PolicySource::Builtin,
+        "native" => PolicySource::Native,
+        path if path.ends_with(".wasm") => {
+            return PolicySource::Component(Component { path: base.join(path), sha256 });
+        }
+        other => {
+            let message = format!("{} is neither a policy of the host nor a .wasm file", shown(other));
+            let hint = "use \"builtin\", \"native\" or the path of a component, \"policy.wasm\"";
+            section.error(ErrorKind::Impossible, "component", message, hint);
+            return PolicySource::Builtin;
+        }
+    };
+    if section.has("sha256") {
+        let message = format!("pins a file, but `component` is \"{text}\", which is part of the binary");
+        section.error(ErrorKind::Conflict, "sha256", message, "remove it or name a .wasm file");
+    }
+    source
+}
