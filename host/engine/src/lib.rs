@@ -1,1 +1,26 @@
-//! Placeholder.
+//! Prefill and decode as two engines over one runner, each with its own step clock and fence, and the hand-off between them.
+//!
+//! It does not know HTTP, TOML, text or Wasm; it never looks into device memory.
+#![forbid(unsafe_code)]
+
+mod driver;
+mod error;
+#[cfg(feature = "fault-injection")]
+mod fault;
+mod handle;
+mod handoff;
+mod job;
+mod jobs;
+mod pool;
+mod runner;
+mod snapshot;
+mod spec;
+mod start;
+
+pub use error::EngineError;
+pub use handle::EngineHandle;
+pub use handoff::{Offer, Refusal, Terms, TransferId};
+pub use job::{Event, EventSink, Job, JobError, SubmitError};
+pub use snapshot::{Counters, EngineSnapshot, LaneFacts, PoolFacts, TenantFacts};
+pub use spec::{EngineSpec, LaneSpec, PoolSpec, TagChecks};
+pub use start::start;

@@ -1,0 +1,393 @@
+//! The loop that owns everything an engine has: it hears commands, commits finished steps, moves hand-offs, plans and launches
+//! the next steps, and publishes. One thread; all decisions are the schedulers' and the policy's, all numbers the device's.
+//!
+//! A step's plan is made while the step before it runs, so a policy's time is hidden behind the device.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use millrace_core::{FinishReason, LaneId, SeqId, TenantId};
+use millrace_kv::PageRef;
+use millrace_policy::{Budget, Table};
+use millrace_scheduler::{DecodeEvent, Entry, PrefillEvent, TenantLedger};
+
+use crate::handle::{Command, Shared};
+use crate::handoff::{HandOff, HandOffEvent};
+use crate::jobs::JobTable;
+use crate::pool::{Pool, Scheduler, smooth};
+use crate::{Counters, EngineSnapshot, Job, JobError, LaneFacts, LaneSpec, TenantFacts};
+
+/// How long the loop sleeps when nothing rings; deadlines are looked at this often.
+const IDLE_WAIT: Duration = Duration::from_millis(20);
+
+pub(crate) struct Lane {
+    pub(crate) spec: LaneSpec,
+    pub(crate) hand_off: HandOff,
+    pub(crate) ttft_us: u32,
+    pub(crate) itl_us: u32,
+}
+
+pub(crate) struct Driver {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) pools: Vec<Pool>,
+    pub(crate) lanes: Vec<Lane>,
+    pub(crate) jobs: JobTable,
+    pub(crate) ledger: TenantLedger,
+    pub(crate) schedule: Arc<millrace_policy::ScheduleSlot>,
+    pub(crate) counters: Counters,
+    /// Tenants of the configuration.
+    pub(crate) tenants: usize,
+}
+
+impl Driver {
+    pub(crate) fn run(mut self) {
+        while !self.shared.stopping.load(Ordering::Acquire) {
+            for command in self.shared.inbox.take(IDLE_WAIT) {
+                self.obey(command);
+            }
+            self.pass();
+            self.publish_snapshot();
+        }
+        self.jobs.fail_all(&JobError::ShuttingDown, |_| true);
+    }
+
+    /// One look at everything that may have moved on.
+    fn pass(&mut self) {
+        let now_us = self.shared.clock.now_us();
+        for index in 0..self.pools.len() {
+            if self.pools[index].runner.is_done() {
+                self.commit(index, now_us);
+            }
+        }
+        for lane in 0..self.lanes.len() {
+            self.move_hand_offs(lane);
+        }
+        self.count_tenants(now_us);
+        for index in 0..self.pools.len() {
+            self.expire(index, now_us);
+            self.launch(index);
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Submit(job, submitted_us) => self.admit(job, submitted_us),
+            Command::Abort(seq) => self.abort(seq),
+            #[cfg(feature = "fault-injection")]
+            Command::StealPage { victim, reply } => {
+                let stolen = self.steal_page(victim);
+                // The asker may have given up waiting; then nobody needs the answer.
+                let _ = reply.send(stolen);
+            }
+        }
+    }
+
+    fn admit(&mut self, mut job: Job, now_us: u64) {
+        let prefill = self.lanes[job.lane.0 as usize].spec.prefill;
+        let entry = Entry {
+            seq: job.seq,
+            request: job.request,
+            tenant: job.tenant,
+            lane: job.lane,
+            priority: job.priority,
+            arrival_us: now_us,
+            deadline_us: job.deadline_us,
+            prompt: job.prompt.clone(),
+            max_output: job.sampling.max_tokens,
+            stop_tokens: job.sampling.stop_tokens.as_slice().into(),
+            replay: Vec::new(),
+            preemptions: 0,
+        };
+        let Scheduler::Prefill(scheduler) = &mut self.pools[prefill.0 as usize].scheduler else { return };
+        match scheduler.submit(entry) {
+            Ok(()) => self.jobs.insert(job, now_us),
+            // The gate counted a moment ago; whoever lost the race hears it as an event.
+            Err(error) => job.events.emit(crate::Event::Failed(JobError::Device(error.to_string()))),
+        }
+    }
+
+    fn abort(&mut self, seq: SeqId) {
+        let Some(lane) = self.jobs.abort(seq) else { return };
+        self.counters.aborted += 1;
+        self.drop_sequence(lane.0 as usize, seq);
+    }
+
+    /// Takes a sequence out of wherever it is. One in hand-off leaves both sides once its copies have passed.
+    fn drop_sequence(&mut self, lane: usize, seq: SeqId) {
+        if self.lanes[lane].hand_off.cancel(seq) {
+            return;
+        }
+        let spec = &self.lanes[lane].spec;
+        let (prefill, decode) = (spec.prefill.0 as usize, spec.decode.0 as usize);
+        let _ = self.pools[prefill].abort(seq) || self.pools[decode].abort(seq);
+    }
+
+    fn commit(&mut self, index: usize, now_us: u64) {
+        let pool = &mut self.pools[index];
+        let (step, launched_us, outcomes) = match pool.runner.collect() {
+            Ok(collected) => collected,
+            Err(error) => return self.pool_failed(index, &error.to_string()),
+        };
+        pool.observe_step(now_us.saturating_sub(launched_us));
+        match &mut pool.scheduler {
+            Scheduler::Prefill(scheduler) => {
+                let events = scheduler.commit(step, &outcomes);
+                events.into_iter().for_each(|event| self.hear_prefill(index, event, now_us));
+            }
+            Scheduler::Decode(scheduler) => {
+                let events = scheduler.commit(step, &outcomes);
+                events.into_iter().for_each(|event| self.hear_decode(event, now_us));
+            }
+        }
+    }
+
+    fn hear_prefill(&mut self, pool: usize, event: PrefillEvent, now_us: u64) {
+        match event {
+            PrefillEvent::Prefilled { entry, first_token, finished, pages, tokens } => {
+                let fresh = entry.replay.is_empty();
+                let seq = entry.seq;
+                if fresh {
+                    self.jobs.prefilled(seq, now_us);
+                    self.counters.prompt_tokens += entry.prompt.len() as u64;
+                    if finished != Some(FinishReason::Stop) {
+                        self.token(seq, first_token, now_us);
+                    }
+                }
+                match finished {
+                    Some(reason) => {
+                        self.release_prefilled(pool, seq);
+                        self.finished(seq, reason);
+                    }
+                    None => self.offer(entry, first_token, pages, tokens),
+                }
+            }
+            PrefillEvent::Stale { seq } => self.stale(seq),
+            PrefillEvent::NotFinite { seq } => self.failed(seq, JobError::NotFinite),
+            PrefillEvent::Expired { seq } => self.failed(seq, JobError::DeadlinePassed),
+            PrefillEvent::NoRoom { seq } => {
+                self.failed(seq, JobError::HandOff("the page pool lost too many pages to suspicion".into()))
+            }
+        }
+    }
+
+    fn hear_decode(&mut self, event: DecodeEvent, now_us: u64) {
+        match event {
+            DecodeEvent::Token { seq, token } => self.token(seq, token, now_us),
+            DecodeEvent::Finished { seq, reason } => self.finished(seq, reason),
+            DecodeEvent::Stale { seq } => self.stale(seq),
+            DecodeEvent::NotFinite { seq } => self.failed(seq, JobError::NotFinite),
+            DecodeEvent::Preempted(entry) => self.preempted(entry),
+        }
+    }
+
+    fn offer(&mut self, entry: Entry, first_token: u32, pages: Vec<PageRef>, tokens: u32) {
+        let first_token = entry.replay.first().copied().unwrap_or(first_token);
+        self.lanes[entry.lane.0 as usize].hand_off.offer(entry, first_token, pages, tokens);
+    }
+
+    fn release_prefilled(&mut self, pool: usize, seq: SeqId) {
+        if let Scheduler::Prefill(scheduler) = &mut self.pools[pool].scheduler {
+            scheduler.release_handed_off(seq);
+        }
+    }
+
+    fn token(&mut self, seq: SeqId, token: u32, now_us: u64) {
+        let Some((job, before)) = self.jobs.token(seq, token, now_us) else { return };
+        let lane = &mut self.lanes[job.lane.0 as usize];
+        match before {
+            Some(before) => lane.itl_us = smooth(lane.itl_us, now_us.saturating_sub(before)),
+            None => lane.ttft_us = smooth(lane.ttft_us, now_us.saturating_sub(job.submitted_us)),
+        }
+        self.counters.output_tokens += 1;
+    }
+
+    fn finished(&mut self, seq: SeqId, reason: FinishReason) {
+        if self.jobs.finish(seq, reason) {
+            self.counters.finished += 1;
+        }
+    }
+
+    fn failed(&mut self, seq: SeqId, error: JobError) {
+        if self.jobs.fail(seq, error) {
+            self.counters.failed += 1;
+        }
+    }
+
+    fn stale(&mut self, seq: SeqId) {
+        self.counters.page_mismatches += 1;
+        tracing::error!(
+            target: "millrace::audit",
+            seq = seq.0,
+            "a KV page of this sequence no longer carried its tag; the sequence was stopped, the page quarantined, nothing of the step was published"
+        );
+        self.failed(seq, JobError::PageMismatch);
+    }
+
+    fn preempted(&mut self, entry: Entry) {
+        self.counters.preemptions += 1;
+        let (seq, prefill) = (entry.seq, self.lanes[entry.lane.0 as usize].spec.prefill);
+        let Scheduler::Prefill(scheduler) = &mut self.pools[prefill.0 as usize].scheduler else { return };
+        if let Err(error) = scheduler.submit(entry) {
+            self.failed(seq, JobError::Device(error.to_string()));
+        }
+    }
+
+    fn move_hand_offs(&mut self, lane: usize) {
+        if self.lanes[lane].hand_off.is_idle() {
+            return;
+        }
+        let spec = &self.lanes[lane].spec;
+        let (prefill_index, decode_index) = (spec.prefill.0 as usize, spec.decode.0 as usize);
+        let Ok([prefill, decode]) = self.pools.get_disjoint_mut([prefill_index, decode_index]) else { return };
+        let Scheduler::Decode(scheduler) = &mut decode.scheduler else { return };
+        match self.lanes[lane].hand_off.advance(&mut prefill.runner, &mut decode.runner, scheduler) {
+            Ok(events) => {
+                // A sequence whose first token was its last ends as it is attached.
+                let ended = scheduler.take_events();
+                let now_us = self.shared.clock.now_us();
+                events.into_iter().for_each(|event| self.hear_hand_off(prefill_index, event));
+                ended.into_iter().for_each(|event| self.hear_decode(event, now_us));
+            }
+            Err(error) => self.pool_failed(decode_index, &error.to_string()),
+        }
+    }
+
+    fn hear_hand_off(&mut self, prefill: usize, event: HandOffEvent) {
+        let seq = match event {
+            HandOffEvent::Committed { seq, pages } => {
+                self.counters.hand_offs += 1;
+                self.counters.hand_off_pages += pages as u64;
+                return self.release_prefilled(prefill, seq);
+            }
+            HandOffEvent::StaleSource { seq } => {
+                if let Scheduler::Prefill(scheduler) = &mut self.pools[prefill].scheduler {
+                    scheduler.abort_mismatched(seq);
+                }
+                self.stale(seq);
+                seq
+            }
+            HandOffEvent::StaleTarget { seq } => {
+                self.stale(seq);
+                seq
+            }
+            HandOffEvent::Refused { seq, why } => {
+                self.failed(seq, JobError::HandOff(why.to_string()));
+                seq
+            }
+            HandOffEvent::Cancelled { seq } => seq,
+        };
+        self.counters.hand_offs_aborted += 1;
+        self.release_prefilled(prefill, seq);
+    }
+
+    fn count_tenants(&mut self, now_us: u64) {
+        self.ledger.advance(now_us);
+        self.ledger.begin_counts();
+        self.pools.iter().for_each(|pool| pool.count_into(&mut self.ledger));
+    }
+
+    fn expire(&mut self, index: usize, now_us: u64) {
+        if let Scheduler::Prefill(scheduler) = &mut self.pools[index].scheduler {
+            for event in scheduler.expire(now_us) {
+                self.hear_prefill(index, event, now_us);
+            }
+        }
+    }
+
+    /// Launches the planned step of an idle pool, then plans the one after it.
+    fn launch(&mut self, index: usize) {
+        if self.pools[index].runner.is_busy() || !self.pools[index].healthy {
+            return;
+        }
+        let draft = match self.pools[index].draft.take() {
+            Some(draft) => Some(draft),
+            None => self.plan(index),
+        };
+        let Some(plan) = draft.and_then(|draft| self.pools[index].dispatch(draft)) else {
+            return self.pools[index].settle();
+        };
+        let now_us = self.shared.clock.now_us();
+        let pool = &mut self.pools[index];
+        for row in &plan.rows {
+            self.jobs.started(row.seq, now_us);
+        }
+        let jobs = &self.jobs;
+        self.ledger.charge(&plan);
+        self.counters.tag_checks += pool.runner.launch(&plan, now_us, |row| jobs.sampling(plan.rows[row].seq));
+        pool.steps += 1;
+        pool.last_rows = u32::try_from(plan.rows.len()).unwrap_or(u32::MAX);
+        self.pools[index].draft = self.plan(index);
+    }
+
+    fn plan(&mut self, index: usize) -> Option<millrace_scheduler::Draft> {
+        let now_us = self.shared.clock.now_us();
+        let (schedule, tenants) = (&self.schedule, self.ledger.table());
+        let mut call = |budget: &Budget, rows: &Table, tenants: &Table| schedule.plan_step(now_us, budget, rows, tenants).value;
+        let draft = self.pools[index].plan(now_us, &mut call, &tenants);
+        match &mut self.pools[index].scheduler {
+            Scheduler::Prefill(s) => s.take_events().into_iter().for_each(|event| self.hear_prefill(index, event, now_us)),
+            Scheduler::Decode(s) => s.take_events().into_iter().for_each(|event| self.hear_decode(event, now_us)),
+        }
+        draft
+    }
+
+    /// A device that failed takes its sequences with it; the others go on.
+    fn pool_failed(&mut self, index: usize, why: &str) {
+        let pool = &mut self.pools[index];
+        pool.healthy = false;
+        tracing::error!(pool = pool.name, why, "the engine of this pool failed; its lanes are out of service");
+        let id = pool.id;
+        let hit: Vec<bool> = self.lanes.iter().map(|l| l.spec.prefill == id || l.spec.decode == id).collect();
+        let error = JobError::Device(why.to_owned());
+        let seqs = self.jobs.fail_all(&error, |job| hit.get(job.lane.0 as usize).copied().unwrap_or(false));
+        self.counters.failed += seqs.len() as u64;
+    }
+
+    pub(crate) fn publish_snapshot(&mut self) {
+        let snapshot = Arc::new(self.snapshot());
+        for (gate, lane) in self.shared.gates.iter().zip(&snapshot.lanes) {
+            gate.waiting.store(lane.waiting as usize, Ordering::Release);
+        }
+        *self.shared.snapshot.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = snapshot;
+    }
+
+    fn snapshot(&self) -> EngineSnapshot {
+        let census = self.jobs.census(self.lanes.len(), self.tenants);
+        let mut lanes: Vec<LaneFacts> = (0..self.lanes.len()).map(|index| self.lane_facts(index)).collect();
+        for (facts, load) in lanes.iter_mut().zip(&census.lanes) {
+            (facts.waiting, facts.running) = (load.waiting, load.running);
+        }
+        let tenants = census.tenants.iter().enumerate().map(|(index, load)| TenantFacts {
+            waiting: load.waiting,
+            running: load.running,
+            tokens_served: self.ledger.served(TenantId(index as u32)),
+        });
+        EngineSnapshot {
+            lanes,
+            pools: self.pools.iter().map(Pool::facts).collect(),
+            tenants: tenants.collect(),
+            counters: self.counters,
+            taken_us: self.shared.clock.now_us(),
+        }
+    }
+
+    fn lane_facts(&self, index: usize) -> LaneFacts {
+        let lane = &self.lanes[index];
+        let (prefill, decode) = (&self.pools[lane.spec.prefill.0 as usize], &self.pools[lane.spec.decode.0 as usize]);
+        let counts = decode.counts();
+        LaneFacts {
+            lane: LaneId(index as u32),
+            name: lane.spec.name.clone(),
+            precision: lane.spec.precision,
+            waiting: 0,
+            running: 0,
+            kv_used_per_mille: (counts.pinned * 1000).checked_div(counts.total).unwrap_or(0),
+            free_pages: counts.free,
+            total_pages: counts.total,
+            ttft_us: lane.ttft_us,
+            itl_us: lane.itl_us,
+            healthy: decode.healthy && prefill.healthy,
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The engine as its callers see it: submit, abort, look, drain. Holds no state of its own beyond the inbox.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use millrace_core::SeqId;
+
+use crate::snapshot::EngineSnapshot;
+use crate::{Job, SubmitError};
+
+/// What the driver is asked to do.
+pub(crate) enum Command {
+    Submit(Job, u64),
+    Abort(SeqId),
+    #[cfg(feature = "fault-injection")]
+    StealPage {
+        victim: SeqId,
+        reply: std::sync::mpsc::SyncSender<Result<(), String>>,
+    },
+}
+
+/// Commands that wait for the driver, and the bell that wakes it. Commands are bounded: jobs by the lanes' `max_waiting`,
+/// aborts by the jobs that exist.
+#[derive(Default)]
+pub(crate) struct Inbox {
+    queue: Mutex<Waiting>,
+    bell: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    commands: VecDeque<Command>,
+    rung: bool,
+    /// Jobs in `commands`, per lane.
+    jobs: Vec<usize>,
+}
+
+impl Inbox {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn ring(&self) {
+        self.lock().rung = true;
+        self.bell.notify_one();
+    }
+
+    /// Waits until the bell rings or `timeout` passes, then takes all commands.
+    pub(crate) fn take(&self, timeout: Duration) -> VecDeque<Command> {
+        let waiting = self.lock();
+        let (mut waiting, _) = self
+            .bell
+            .wait_timeout_while(waiting, timeout, |w| !w.rung && w.commands.is_empty())
+            .unwrap_or_else(PoisonError::into_inner);
+        waiting.rung = false;
+        waiting.jobs.iter_mut().for_each(|n| *n = 0);
+        std::mem::take(&mut waiting.commands)
+    }
+}
+
+/// Limits of a lane that a submission is checked against before it reaches the driver.
+pub(crate) struct LaneGate {
+    pub(crate) name: String,
+    pub(crate) max_waiting: usize,
+    /// Tokens that its smaller pool can hold for one sequence.
+    pub(crate) max_tokens: usize,
+    /// Sequences that wait inside the scheduler, as of the driver's last pass.
+    pub(crate) waiting: AtomicUsize,
+}
+
+pub(crate) struct Shared {
+    pub(crate) inbox: Inbox,
+    pub(crate) gates: Vec<LaneGate>,
+    pub(crate) draining: AtomicBool,
+    pub(crate) stopping: AtomicBool,
+    pub(crate) snapshot: Mutex<Arc<EngineSnapshot>>,
+    pub(crate) clock: Arc<dyn millrace_core::Clock>,
+}
+
+/// A running engine. Cheap to clone; the driver ends when [`EngineHandle::stop`] is called or the last handle is gone.
+#[derive(Clone)]
+pub struct EngineHandle {
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl EngineHandle {
+    /// Queues a job.
+    ///
+    /// # Errors
+    /// Where the lane's queue is full, the sequence can never fit, or the engine is going down.
+    pub fn submit(&self, job: Job) -> Result<(), SubmitError> {
+        let gate = self.shared.gates.get(job.lane.0 as usize).ok_or(SubmitError::UnknownLane(job.lane))?;
+        if job.prompt.is_empty() {
+            return Err(SubmitError::EmptyPrompt);
+        }
+        if self.shared.draining.load(Ordering::Acquire) {
+            return Err(SubmitError::ShuttingDown);
+        }
+        let needed = job.prompt.len().saturating_add(1);
+        if needed > gate.max_tokens {
+            return Err(SubmitError::TooLong { lane: gate.name.clone(), needed, limit: gate.max_tokens });
+        }
+        let lane = job.lane.0 as usize;
+        let mut waiting = self.shared.inbox.lock();
+        waiting.jobs.resize(self.shared.gates.len(), 0);
+        let ahead = waiting.jobs[lane] + gate.waiting.load(Ordering::Acquire);
+        if ahead >= gate.max_waiting {
+            drop(waiting);
+            return Err(SubmitError::QueueFull {
+                lane: gate.name.clone(),
+                waiting: ahead,
+                retry_after_ms: self.retry_after_ms(lane, ahead),
+            });
+        }
+        waiting.jobs[lane] += 1;
+        waiting.commands.push_back(Command::Submit(job, self.shared.clock.now_us()));
+        drop(waiting);
+        self.shared.inbox.bell.notify_one();
+        Ok(())
+    }
+
+    /// Ends a sequence: it is in no later plan, and its pages are free once the running step has passed.
+    pub fn abort(&self, seq: SeqId) {
+        self.shared.inbox.lock().commands.push_back(Command::Abort(seq));
+        self.shared.inbox.bell.notify_one();
+    }
+
+    pub fn snapshot(&self) -> Arc<EngineSnapshot> {
+        self.shared.snapshot.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes no new jobs from now on; those that are in go on to their end.
+    pub fn drain(&self) {
+        self.shared.draining.store(true, Ordering::Release);
+    }
+
+    /// Ends the driver: sequences that still run fail with [`crate::JobError::ShuttingDown`].
+    pub fn stop(&self) {
+        self.drain();
+        self.shared.stopping.store(true, Ordering::Release);
+        self.shared.inbox.ring();
+    }
+
+    /// Takes a page away from a running sequence behind its owner's back, as a bug in the pool would.
+    ///
+    /// # Errors
+    /// Where the sequence holds no page in a decode pool.
+    #[cfg(feature = "fault-injection")]
+    pub fn steal_page(&self, victim: SeqId) -> Result<(), String> {
+        let (reply, answer) = std::sync::mpsc::sync_channel(1);
+        self.shared.inbox.lock().commands.push_back(Command::StealPage { victim, reply });
+        self.shared.inbox.bell.notify_one();
+        answer.recv_timeout(Duration::from_secs(10)).map_err(|_| "the driver did not answer within 10 s".to_owned())?
+    }
+
+    /// Time until about half the queue ahead is served, from the lane's recent time to first token.
+    fn retry_after_ms(&self, lane: usize, ahead: usize) -> u64 {
+        let ttft_us = self.snapshot().lanes.get(lane).map_or(0, |l| u64::from(l.ttft_us));
+        (ttft_us * (ahead as u64 / 2).max(1) / 1000 / (ahead as u64).max(1)).clamp(1_000, 60_000)
+    }
+}

@@ -1,0 +1,19 @@
+//! The hand-off of a prefilled sequence from a prefill pool to a decode pool: a protocol of plain messages, and the in-process
+//! transport that carries it between two pools of one device.
+//!
+//! ```text
+//! prefill side                         decode side (owns the staging ring)
+//!   offer(terms, tokens)        ->       reserve pages, each with a new tag
+//!   write(page -> slot)         ->       staging slot
+//!                                        import: check (page, tag), convert, scatter
+//!   release source pages        <-       committed | aborted
+//! ```
+//!
+//! A writer never touches a page of the other side: it fills a staging slot, and the decode side's own queue moves the slot into
+//! the page, only if that page still carries the reserved tag. So a late writer costs a slot, never a neighbour's cache.
+
+mod in_process;
+mod protocol;
+
+pub(crate) use in_process::{HandOff, HandOffEvent};
+pub use protocol::{Offer, Refusal, Terms, TransferId};

@@ -1,0 +1,118 @@
+//! One pool in the driver's hands: its scheduler, its runner, and the step between them.
+
+use millrace_core::{PoolId, Stage};
+use millrace_kv::PageCounts;
+use millrace_policy::Table;
+use millrace_scheduler::{DecodeScheduler, Draft, PolicyCall, PrefillScheduler, StepPlan, TenantLedger};
+
+use crate::PoolFacts;
+use crate::runner::StageRunner;
+
+/// The pure half of a pool.
+pub(crate) enum Scheduler {
+    Prefill(PrefillScheduler),
+    Decode(DecodeScheduler),
+}
+
+pub(crate) struct Pool {
+    pub(crate) id: PoolId,
+    pub(crate) name: String,
+    pub(crate) scheduler: Scheduler,
+    pub(crate) runner: StageRunner,
+    /// The next step, planned while the last one ran.
+    pub(crate) draft: Option<Draft>,
+    pub(crate) steps: u64,
+    pub(crate) step_us: u32,
+    pub(crate) last_rows: u32,
+    pub(crate) healthy: bool,
+}
+
+impl Pool {
+    pub(crate) fn stage(&self) -> Stage {
+        match self.scheduler {
+            Scheduler::Prefill(_) => Stage::Prefill,
+            Scheduler::Decode(_) => Stage::Decode,
+        }
+    }
+
+    pub(crate) fn plan(&mut self, now_us: u64, policy: &mut PolicyCall<'_>, tenants: &Table) -> Option<Draft> {
+        match &mut self.scheduler {
+            Scheduler::Prefill(s) => s.plan(now_us, policy, tenants),
+            Scheduler::Decode(s) => s.plan(now_us, policy, tenants),
+        }
+    }
+
+    pub(crate) fn dispatch(&mut self, draft: Draft) -> Option<StepPlan> {
+        match &mut self.scheduler {
+            Scheduler::Prefill(s) => s.dispatch(draft),
+            Scheduler::Decode(s) => s.dispatch(draft),
+        }
+    }
+
+    /// Nothing to run: tells the device of the pages that changed hands all the same, so that freed ones are zeroed now.
+    pub(crate) fn settle(&mut self) {
+        let changes = match &mut self.scheduler {
+            Scheduler::Prefill(s) => s.take_changes(),
+            Scheduler::Decode(s) => s.take_changes(),
+        };
+        if !changes.is_empty() {
+            self.runner.apply_changes(&changes);
+            self.runner.queue().submit();
+        }
+    }
+
+    pub(crate) fn abort(&mut self, seq: millrace_core::SeqId) -> bool {
+        match &mut self.scheduler {
+            Scheduler::Prefill(s) => s.abort(seq),
+            Scheduler::Decode(s) => s.abort(seq),
+        }
+    }
+
+    /// Adds this pool's waiting and running sequences to the tenants' facts.
+    pub(crate) fn count_into(&self, ledger: &mut TenantLedger) {
+        match &self.scheduler {
+            Scheduler::Prefill(s) => s.count_into(ledger),
+            Scheduler::Decode(s) => s.count_into(ledger),
+        }
+    }
+
+    pub(crate) fn counts(&self) -> PageCounts {
+        match &self.scheduler {
+            Scheduler::Prefill(s) => s.pool().counts(),
+            Scheduler::Decode(s) => s.pool().counts(),
+        }
+    }
+
+    pub(crate) fn facts(&self) -> PoolFacts {
+        let counts = self.counts();
+        PoolFacts {
+            name: self.name.clone(),
+            stage: self.stage(),
+            total_pages: counts.total,
+            free_pages: counts.free,
+            quarantined_pages: counts.quarantined,
+            pinned_pages: counts.pinned,
+            evictable_pages: counts.evictable,
+            page_bytes: self.runner.layout().page_bytes(),
+            steps: self.steps,
+            step_us: self.step_us,
+            last_rows: self.last_rows,
+            healthy: self.healthy,
+        }
+    }
+
+    /// Exponential average over about eight steps.
+    pub(crate) fn observe_step(&mut self, took_us: u64) {
+        self.step_us = smooth(self.step_us, took_us);
+        match &mut self.scheduler {
+            Scheduler::Prefill(s) => s.set_step_us(self.step_us),
+            Scheduler::Decode(s) => s.set_step_us(self.step_us),
+        }
+    }
+}
+
+/// Exponential average over about eight values; the first one counts whole.
+pub(crate) fn smooth(average: u32, value: u64) -> u32 {
+    let value = u32::try_from(value).unwrap_or(u32::MAX);
+    if average == 0 { value } else { average - average / 8 + value / 8 }
+}

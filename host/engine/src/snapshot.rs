@@ -1,0 +1,80 @@
+//! Facts about the engine as one consistent copy, for routing, metrics and the admin listener. Knows no metric names.
+
+use millrace_core::{LaneId, Precision, Stage};
+
+/// State of everything the engine owns, as of its last pass.
+#[derive(Debug, Clone, Default)]
+pub struct EngineSnapshot {
+    pub lanes: Vec<LaneFacts>,
+    pub pools: Vec<PoolFacts>,
+    pub tenants: Vec<TenantFacts>,
+    pub counters: Counters,
+    /// On the engine's clock.
+    pub taken_us: u64,
+}
+
+#[derive(Debug, Clone)]
+pub struct LaneFacts {
+    pub lane: LaneId,
+    pub name: String,
+    pub precision: Precision,
+    /// Sequences of this lane that wait for their first step (also those preempted).
+    pub waiting: u32,
+    /// Sequences of this lane in prefill, hand-off or decode.
+    pub running: u32,
+    /// Of the decode pool.
+    pub kv_used_per_mille: u32,
+    /// Of the decode pool.
+    pub free_pages: u32,
+    pub total_pages: u32,
+    /// Smoothed, from submission to first token.
+    pub ttft_us: u32,
+    /// Smoothed gap between tokens.
+    pub itl_us: u32,
+    pub healthy: bool,
+}
+
+#[derive(Debug, Clone)]
+pub struct PoolFacts {
+    pub name: String,
+    pub stage: Stage,
+    pub total_pages: u32,
+    pub free_pages: u32,
+    pub quarantined_pages: u32,
+    pub pinned_pages: u32,
+    pub evictable_pages: u32,
+    pub page_bytes: usize,
+    /// Steps dispatched since start.
+    pub steps: u64,
+    /// Smoothed step time.
+    pub step_us: u32,
+    /// Rows of the last step.
+    pub last_rows: u32,
+    pub healthy: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TenantFacts {
+    pub waiting: u32,
+    pub running: u32,
+    /// Prompt and output tokens, decayed.
+    pub tokens_served: u64,
+}
+
+/// Counters since start.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Counters {
+    pub prompt_tokens: u64,
+    pub output_tokens: u64,
+    pub finished: u64,
+    pub aborted: u64,
+    pub failed: u64,
+    pub preemptions: u64,
+    /// Tag checks of page-table entries that the backend was asked for.
+    pub tag_checks: u64,
+    /// Sequences stopped by a tag check.
+    pub page_mismatches: u64,
+    pub hand_offs: u64,
+    pub hand_off_pages: u64,
+    pub hand_offs_aborted: u64,
+}

@@ -1,0 +1,133 @@
+//! Builds an engine from its spec and starts the driver thread. Checks that every lane's hand-off is possible before anything runs.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Arc, Mutex};
+
+use millrace_core::{PoolId, Stage};
+use millrace_kv::{PagePool, PoolOptions};
+use millrace_ops::Wake;
+use millrace_scheduler::{DecodeScheduler, PrefillScheduler, TenantLedger};
+
+use crate::driver::{Driver, Lane};
+use crate::handle::{Inbox, LaneGate, Shared};
+use crate::handoff::{HandOff, Terms};
+use crate::jobs::JobTable;
+use crate::pool::{Pool, Scheduler};
+use crate::runner::StageRunner;
+use crate::{Counters, EngineError, EngineHandle, EngineSnapshot, EngineSpec, LaneSpec, PoolSpec};
+
+/// Room for the host side of a policy call: wasmtime needs its guest stack and ours on the driver thread.
+const DRIVER_STACK_BYTES: usize = 8 << 20;
+
+/// After so long, service counts half: a tenant that was busy yesterday is not punished today.
+const SERVICE_HALF_LIFE_US: u64 = 60_000_000;
+
+/// Starts an engine; it runs until [`EngineHandle::stop`].
+///
+/// # Errors
+/// Where a pool cannot be allocated, or a lane's pools cannot hand off to each other.
+pub fn start(spec: EngineSpec) -> Result<EngineHandle, EngineError> {
+    let gates = spec.lanes.iter().map(|lane| gate(lane, &spec.pools)).collect::<Result<Vec<_>, _>>()?;
+    let shared = Arc::new(Shared {
+        inbox: Inbox::default(),
+        gates,
+        draining: AtomicBool::new(false),
+        stopping: AtomicBool::new(false),
+        snapshot: Mutex::new(Arc::new(EngineSnapshot::default())),
+        clock: spec.clock.clone(),
+    });
+    let wake: Wake = {
+        let shared = Arc::downgrade(&shared);
+        Arc::new(move || {
+            if let Some(shared) = shared.upgrade() {
+                shared.inbox.ring();
+            }
+        })
+    };
+    let pools = spec
+        .pools
+        .iter()
+        .enumerate()
+        .map(|(index, pool)| build_pool(PoolId(index as u32), pool, spec.boot_nonce, &wake))
+        .collect::<Result<Vec<_>, _>>()?;
+    let lanes = spec
+        .lanes
+        .into_iter()
+        .map(|lane| build_lane(lane, &spec.pools, &pools, spec.boot_nonce))
+        .collect::<Result<Vec<_>, _>>()?;
+    let mut driver = Driver {
+        shared: shared.clone(),
+        pools,
+        lanes,
+        jobs: JobTable::default(),
+        tenants: spec.tenants.len(),
+        ledger: TenantLedger::new(&spec.tenants, SERVICE_HALF_LIFE_US),
+        schedule: spec.schedule,
+        counters: Counters::default(),
+    };
+    driver.publish_snapshot();
+    std::thread::Builder::new()
+        .name("engine".into())
+        .stack_size(DRIVER_STACK_BYTES)
+        .spawn(move || driver.run())
+        .map_err(EngineError::Thread)?;
+    Ok(EngineHandle { shared })
+}
+
+fn pool_of<'a>(pools: &'a [PoolSpec], id: PoolId, stage: Stage, lane: &LaneSpec) -> Result<&'a PoolSpec, EngineError> {
+    let why = |why: String| EngineError::Lane { lane: lane.name.clone(), why };
+    let pool = pools.get(id.0 as usize).ok_or_else(|| why(format!("there is no pool {id}")))?;
+    if pool.stage != stage {
+        return Err(why(format!("pool `{}` is a {} pool; a {stage} pool is needed", pool.name, pool.stage)));
+    }
+    Ok(pool)
+}
+
+fn gate(lane: &LaneSpec, pools: &[PoolSpec]) -> Result<LaneGate, EngineError> {
+    let prefill = pool_of(pools, lane.prefill, Stage::Prefill, lane)?;
+    let decode = pool_of(pools, lane.decode, Stage::Decode, lane)?;
+    let holds = |pool: &PoolSpec| (pool.pages as usize).saturating_mul(pool.page_tokens as usize);
+    let max_tokens = holds(prefill).min(holds(decode)).min(prefill.model.max_tokens());
+    Ok(LaneGate { name: lane.name.clone(), max_waiting: lane.max_waiting, max_tokens, waiting: AtomicUsize::new(0) })
+}
+
+fn build_pool(id: PoolId, spec: &PoolSpec, boot_nonce: u16, wake: &Wake) -> Result<Pool, EngineError> {
+    let options = PoolOptions { pages: spec.pages, page_tokens: spec.page_tokens, boot_nonce, zero_freed: spec.zero_freed };
+    let failed = |why: String| EngineError::Pool { pool: spec.name.clone(), why };
+    let pages = PagePool::new(options).map_err(|e| failed(e.to_string()))?;
+    let scheduler = match spec.stage {
+        Stage::Prefill => Scheduler::Prefill(PrefillScheduler::new(spec.limits, pages)),
+        Stage::Decode => Scheduler::Decode(DecodeScheduler::new(spec.limits, pages)),
+    };
+    Ok(Pool {
+        id,
+        name: spec.name.clone(),
+        scheduler,
+        runner: StageRunner::new(spec, wake.clone())?,
+        draft: None,
+        steps: 0,
+        step_us: 0,
+        last_rows: 0,
+        healthy: true,
+    })
+}
+
+fn build_lane(lane: LaneSpec, specs: &[PoolSpec], pools: &[Pool], boot_nonce: u16) -> Result<Lane, EngineError> {
+    let (prefill, decode) = (&specs[lane.prefill.0 as usize], &specs[lane.decode.0 as usize]);
+    if !Arc::ptr_eq(&prefill.backend, &decode.backend) {
+        let why =
+            format!("pools `{}` and `{}` are on different devices; the in-process hand-off needs one", prefill.name, decode.name);
+        return Err(EngineError::Lane { lane: lane.name, why });
+    }
+    let terms = |spec: &PoolSpec, pool: &Pool| Terms {
+        weights_digest: spec.weights_digest.clone(),
+        layout: pool.runner.layout().clone(),
+        boot_nonce,
+    };
+    let (from, to) = (&pools[lane.prefill.0 as usize], &pools[lane.decode.0 as usize]);
+    if let Err(refusal) = terms(prefill, from).check(&terms(decode, to)) {
+        return Err(EngineError::HandOff { lane: lane.name, refusal });
+    }
+    let hand_off = HandOff::new(from.runner.layout(), decode.backend.as_ref())?;
+    Ok(Lane { spec: lane, hand_off, ttft_us: 0, itl_us: 0 })
+}

@@ -1,0 +1,218 @@
+//! A whole engine on a tiny checkpoint: reference compute on the CPU behind the strict backend, which runs operations late and
+//! forbids host reads. Knows nothing of HTTP or text.
+
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use millrace_core::{
+    Clock, FinishReason, KvFormat, LaneId, PoolId, Precision, RequestId, SamplingParams, SeqId, Stage, StagePrecision, StageRecipe,
+    TenantId,
+};
+use millrace_cpu::{CpuBackend, CpuCompute, CpuOptions, StrictBackend};
+use millrace_engine::{EngineHandle, EngineSpec, Event, EventSink, Job, JobError, LaneSpec, PoolSpec, SubmitError, TagChecks};
+use millrace_kv::ZeroFreed;
+use millrace_model::{Architecture, Checkpoint, WeightCache};
+use millrace_ops::Backend;
+use millrace_policy::{BreakerSettings, FairSchedule, PolicyInfo, ScheduleSlot};
+use millrace_scheduler::{StageLimits, TenantShare};
+
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Time since the first look.
+struct TestClock(Instant);
+
+impl Clock for TestClock {
+    fn now_us(&self) -> u64 {
+        u64::try_from(self.0.elapsed().as_micros()).unwrap()
+    }
+}
+
+struct Sink(Sender<Event>);
+
+impl EventSink for Sink {
+    fn emit(&mut self, event: Event) {
+        let _ = self.0.send(event);
+    }
+}
+
+/// What can be varied.
+#[derive(Clone, Copy)]
+pub(crate) struct Setup {
+    pub(crate) pages: u32,
+    pub(crate) kv: [KvFormat; 2],
+    pub(crate) max_waiting: usize,
+    /// Tokens of a prefill step.
+    pub(crate) chunk: u32,
+    pub(crate) tag_checks: TagChecks,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self { pages: 64, kv: [KvFormat::F32; 2], max_waiting: 64, chunk: 24, tag_checks: TagChecks::On }
+    }
+}
+
+/// A running engine with one lane.
+pub(crate) struct Rig {
+    pub(crate) engine: EngineHandle,
+    next: std::cell::Cell<u64>,
+}
+
+/// The fixture's prompt and its greedy continuation by HF transformers.
+pub(crate) fn expected() -> &'static (Vec<u32>, Vec<u32>) {
+    static EXPECTED: OnceLock<(Vec<u32>, Vec<u32>)> = OnceLock::new();
+    EXPECTED.get_or_init(|| {
+        let bytes = std::fs::read(checkpoint_path().join("expected.safetensors")).unwrap();
+        let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let ids = |name: &str| -> Vec<u32> {
+            let data = file.tensor(name).unwrap().data().to_vec();
+            data.chunks_exact(8).map(|b| u32::try_from(i64::from_le_bytes(b.try_into().unwrap())).unwrap()).collect()
+        };
+        (ids("ids"), ids("greedy"))
+    })
+}
+
+fn checkpoint_path() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data/llama-tied-bf16")
+}
+
+impl Rig {
+    pub(crate) fn start(setup: Setup) -> Self {
+        let checkpoint = Checkpoint::open(&checkpoint_path()).unwrap();
+        let cpu = CpuBackend::new(CpuOptions { threads: 2, compute: CpuCompute::Reference, isa: None }).unwrap();
+        let backend: Arc<dyn Backend> = Arc::new(StrictBackend::with_delay(Arc::new(cpu), Duration::from_micros(200)));
+        let mut cache = WeightCache::default();
+        let model = millrace_model::load(&checkpoint, backend.as_ref(), StageRecipe::Stored, &mut cache).unwrap();
+        let model: Arc<dyn Architecture> = model.into();
+        let precision = |index: usize| StagePrecision { recipe: StageRecipe::Stored, kv: setup.kv[index] };
+        let pool = |stage: Stage| PoolSpec {
+            name: stage.to_string(),
+            stage,
+            precision: precision(usize::from(stage == Stage::Decode)),
+            model: model.clone(),
+            backend: backend.clone(),
+            kv: setup.kv[usize::from(stage == Stage::Decode)],
+            pages: setup.pages,
+            page_tokens: 16,
+            limits: StageLimits {
+                max_step_tokens: if stage == Stage::Prefill { setup.chunk } else { 16 },
+                max_sequences: 16,
+                max_resident: 64,
+                max_waiting: 64,
+                max_context: 256,
+                watermark_pages: 1,
+                max_preemptions: 3,
+                max_view_rows: 256,
+                step_us_hint: 1_000,
+            },
+            zero_freed: ZeroFreed::Zero,
+            tag_checks: setup.tag_checks,
+            weights_digest: checkpoint.digest().to_owned(),
+        };
+        let lane = LaneSpec {
+            name: "only".into(),
+            prefill: PoolId(0),
+            decode: PoolId(1),
+            precision: Precision { prefill: precision(0), decode: precision(1) },
+            max_waiting: setup.max_waiting,
+        };
+        let schedule = ScheduleSlot::new(Box::new(FairSchedule), PolicyInfo::native("fair"), BreakerSettings::default());
+        let engine = millrace_engine::start(EngineSpec {
+            pools: vec![pool(Stage::Prefill), pool(Stage::Decode)],
+            lanes: vec![lane],
+            tenants: vec![TenantShare { weight: 1, tier: 1 }],
+            schedule: Arc::new(schedule),
+            clock: Arc::new(TestClock(Instant::now())),
+            boot_nonce: 7,
+        });
+        Self { engine: engine.unwrap(), next: std::cell::Cell::new(1) }
+    }
+
+    pub(crate) fn submit(&self, prompt: &[u32], output: u32) -> Result<Stream, SubmitError> {
+        let seq = self.next.get();
+        self.next.set(seq + 1);
+        let (sender, events) = channel();
+        self.engine.submit(Job {
+            seq: SeqId(seq),
+            request: RequestId(seq),
+            lane: LaneId(0),
+            tenant: TenantId(0),
+            priority: 0,
+            deadline_us: None,
+            prompt: prompt.into(),
+            sampling: SamplingParams {
+                temperature: 0.0,
+                top_p: 1.0,
+                top_k: 0,
+                min_p: 0.0,
+                seed: 0,
+                max_tokens: output,
+                stop_tokens: Vec::new(),
+            },
+            events: Box::new(Sink(sender)),
+        })?;
+        Ok(Stream { seq: SeqId(seq), events })
+    }
+
+    /// Tokens of one prompt, from submission to its end.
+    pub(crate) fn generate(&self, prompt: &[u32], output: u32) -> Vec<u32> {
+        self.submit(prompt, output).unwrap().finish().unwrap()
+    }
+
+    /// Waits until every page of every pool is free (or under suspicion).
+    pub(crate) fn wait_until_empty(&self, suspects: u32) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let snapshot = self.engine.snapshot();
+            let pinned: u32 = snapshot.pools.iter().map(|p| p.pinned_pages).sum();
+            let resting: u32 = snapshot.pools.iter().map(|p| p.quarantined_pages).sum();
+            if pinned == 0 && resting <= suspects {
+                return;
+            }
+            assert!(Instant::now() < deadline, "pages are still held: {:?}", snapshot.pools);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.engine.stop();
+    }
+}
+
+/// One sequence's events.
+pub(crate) struct Stream {
+    pub(crate) seq: SeqId,
+    pub(crate) events: Receiver<Event>,
+}
+
+impl Stream {
+    /// The next token, or how it ended.
+    pub(crate) fn next(&self) -> Result<u32, Result<FinishReason, JobError>> {
+        loop {
+            match self.events.recv_timeout(PATIENCE).expect("an event in time") {
+                Event::Token(token) => return Ok(token),
+                Event::Finished(reason) => return Err(Ok(reason)),
+                Event::Failed(error) => return Err(Err(error)),
+                Event::Prefilled { .. } => {}
+            }
+        }
+    }
+
+    pub(crate) fn finish(&self) -> Result<Vec<u32>, JobError> {
+        let mut tokens = Vec::new();
+        loop {
+            match self.next() {
+                Ok(token) => tokens.push(token),
+                Err(Ok(_)) => {
+                    assert!(self.events.recv_timeout(Duration::from_millis(20)).is_err(), "nothing after the end");
+                    return Ok(tokens);
+                }
+                Err(Err(error)) => return Err(error),
+            }
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! The engine as a whole: right tokens through chunks, hand-off and batches; pages back on every path; a stolen page stops one
+//! sequence alone. On the strict backend, so that nothing in the host relies on looking into device memory or on ops having run.
+
+mod common;
+
+use common::{Rig, Setup, expected};
+use millrace_core::KvFormat;
+use millrace_engine::{JobError, SubmitError, TagChecks};
+
+/// Different prompts out of the fixture's ids.
+fn prompts(count: usize) -> Vec<Vec<u32>> {
+    let ids = &expected().0;
+    (0..count).map(|n| ids.iter().cycle().skip(n * 5).take(9 + n * 4 % 37).copied().collect()).collect()
+}
+
+#[test]
+fn greedy_tokens_are_those_of_transformers_for_every_chunk() {
+    let (ids, greedy) = expected();
+    for chunk in [1, 7, 16, 48] {
+        let rig = Rig::start(Setup { chunk, ..Setup::default() });
+        assert_eq!(&rig.generate(ids, 12), greedy, "chunk {chunk}");
+        rig.wait_until_empty(0);
+    }
+}
+
+#[test]
+fn a_sequence_does_not_care_who_shares_its_batch() {
+    let rig = Rig::start(Setup::default());
+    let prompts = prompts(12);
+    let alone: Vec<_> = prompts.iter().map(|p| rig.generate(p, 20)).collect();
+    let streams: Vec<_> = prompts.iter().map(|p| rig.submit(p, 20).unwrap()).collect();
+    let together: Vec<_> = streams.iter().map(|s| s.finish().unwrap()).collect();
+    assert_eq!(together, alone);
+    rig.wait_until_empty(0);
+}
+
+#[test]
+fn preempted_sequences_give_the_same_tokens() {
+    let prompts = prompts(8);
+    let alone: Vec<_> = {
+        let rig = Rig::start(Setup::default());
+        prompts.iter().map(|p| rig.generate(p, 60)).collect()
+    };
+    // Each needs up to 7 pages, all of them 50; there are 16.
+    let rig = Rig::start(Setup { pages: 16, ..Setup::default() });
+    let streams: Vec<_> = prompts.iter().map(|p| rig.submit(p, 60).unwrap()).collect();
+    let together: Vec<_> = streams.iter().map(|s| s.finish().unwrap()).collect();
+    assert_eq!(together, alone);
+    assert!(rig.engine.snapshot().counters.preemptions > 0, "the pool is small enough to preempt");
+    rig.wait_until_empty(0);
+}
+
+#[test]
+fn the_hand_off_converts_pages() {
+    let prompt = &expected().0;
+    let same = Rig::start(Setup { kv: [KvFormat::Bf16; 2], ..Setup::default() }).generate(prompt, 12);
+    let narrowed = Rig::start(Setup { kv: [KvFormat::F32, KvFormat::Bf16], ..Setup::default() }).generate(prompt, 12);
+    let fp8 = Rig::start(Setup { kv: [KvFormat::Bf16, KvFormat::Fp8], ..Setup::default() }).generate(prompt, 12);
+    // The first token is prefill's own; later ones may differ by what the formats round away, but they are tokens.
+    assert_eq!(same[0], fp8[0]);
+    assert_eq!(narrowed.len(), 12);
+    assert_eq!(fp8.len(), 12);
+}
+
+#[test]
+fn aborts_at_any_time_give_all_pages_back() {
+    let rig = Rig::start(Setup { pages: 40, chunk: 5, ..Setup::default() });
+    let prompts = prompts(10);
+    for round in 0..30 {
+        let streams: Vec<_> = prompts.iter().map(|p| rig.submit(p, 200).unwrap()).collect();
+        for (index, stream) in streams.iter().enumerate() {
+            // Some before their first step, some in prefill or hand-off, some in decode.
+            for _ in 0..(round * 7 + index) % 5 {
+                let _ = stream.next();
+            }
+            rig.engine.abort(stream.seq);
+            rig.engine.abort(stream.seq);
+        }
+        rig.wait_until_empty(0);
+    }
+    assert_eq!(&rig.generate(&expected().0, 12), &expected().1, "and it serves as before");
+}
+
+#[test]
+fn a_stolen_page_stops_that_sequence_alone() {
+    let rig = Rig::start(Setup::default());
+    let prompts = prompts(5);
+    let alone: Vec<_> = prompts.iter().map(|p| rig.generate(p, 100)).collect();
+    let streams: Vec<_> = prompts.iter().map(|p| rig.submit(p, 100).unwrap()).collect();
+    let mut published = Vec::new();
+    for _ in 0..10 {
+        published.push(streams[2].next().unwrap());
+    }
+    rig.engine.steal_page(streams[2].seq).unwrap();
+    loop {
+        match streams[2].next() {
+            Ok(token) => published.push(token),
+            Err(end) => {
+                assert_eq!(end, Err(JobError::PageMismatch));
+                break;
+            }
+        }
+    }
+    assert_eq!(published[..], alone[2][..published.len()], "nothing wrong was published before the end");
+    assert!(published.len() < 100);
+    for index in [0, 1, 3, 4] {
+        assert_eq!(streams[index].finish().unwrap(), alone[index], "neighbour {index}");
+    }
+    assert_eq!(rig.engine.snapshot().counters.page_mismatches, 1);
+}
+
+#[test]
+fn without_tag_checks_a_stolen_page_goes_unnoticed() {
+    // The pair of the test above: it shows that the check is what catches the theft.
+    let rig = Rig::start(Setup { tag_checks: TagChecks::Off, ..Setup::default() });
+    let stream = rig.submit(&prompts(1)[0], 100).unwrap();
+    for _ in 0..10 {
+        stream.next().unwrap();
+    }
+    rig.engine.steal_page(stream.seq).unwrap();
+    let end = stream.finish();
+    assert!(end.is_ok(), "{end:?}");
+    assert_eq!(rig.engine.snapshot().counters.page_mismatches, 0);
+}
+
+#[test]
+fn the_queue_is_bounded_and_says_when_to_come_back() {
+    let rig = Rig::start(Setup { max_waiting: 3, pages: 16, chunk: 1, ..Setup::default() });
+    let prompt = &expected().0;
+    let mut accepted = Vec::new();
+    let refusal = loop {
+        match rig.submit(prompt, 4) {
+            Ok(stream) => accepted.push(stream),
+            Err(refusal) => break refusal,
+        }
+        assert!(accepted.len() < 100, "the queue has a bound");
+    };
+    assert!(matches!(&refusal, SubmitError::QueueFull { lane, retry_after_ms, .. } if lane == "only" && *retry_after_ms >= 1_000), "{refusal}");
+    for stream in accepted {
+        assert_eq!(stream.finish().unwrap().len(), 4);
+    }
+    rig.wait_until_empty(0);
+}
+
+#[test]
+fn what_can_never_fit_is_refused_at_once() {
+    let rig = Rig::start(Setup { pages: 4, ..Setup::default() });
+    let long = vec![1; 64];
+    assert!(matches!(rig.submit(&long, 1), Err(SubmitError::TooLong { needed: 65, limit: 64, .. })));
+    assert!(matches!(rig.submit(&[], 1), Err(SubmitError::EmptyPrompt)));
+}
+
+#[test]
+fn draining_finishes_what_runs_and_takes_nothing_new() {
+    let rig = Rig::start(Setup::default());
+    let stream = rig.submit(&expected().0, 12).unwrap();
+    rig.engine.drain();
+    assert!(matches!(rig.submit(&[1, 2, 3], 1), Err(SubmitError::ShuttingDown)));
+    assert_eq!(stream.finish().unwrap(), expected().1);
+}
+
+#[test]
+fn stopping_tells_every_sequence() {
+    let rig = Rig::start(Setup::default());
+    let stream = rig.submit(&expected().0, 200).unwrap();
+    stream.next().unwrap();
+    rig.engine.stop();
+    assert_eq!(stream.finish(), Err(JobError::ShuttingDown));
+}
