@@ -1,0 +1,208 @@
+//! A checkpoint's configuration under the hub's keys, whichever file it came from, with getters that check every value.
+//! Does not know which keys an architecture wants.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use crate::CheckpointError;
+
+/// No size in a configuration may be larger, so that the product of two fits 64 bits.
+const MAX_SIZE: u64 = 1 << 28;
+
+/// Values of `config.json`, or of GGUF metadata translated to its keys.
+#[derive(Debug, Clone)]
+pub struct Config {
+    path: PathBuf,
+    architecture: String,
+    /// Put before keys in messages: `rope_parameters.`.
+    prefix: String,
+    values: Map<String, Value>,
+    /// A key as the file spells it, for messages.
+    spell: fn(&str) -> String,
+}
+
+impl Config {
+    pub(crate) fn new(path: &Path, architecture: String, values: Map<String, Value>, spell: fn(&str) -> String) -> Self {
+        Self { path: path.to_path_buf(), architecture, prefix: String::new(), values, spell }
+    }
+
+    /// Reads the text of a `config.json`.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Damaged`] where it is no JSON object, [`CheckpointError::Config`] where it names no architecture.
+    pub(crate) fn from_json(path: &Path, text: &str) -> Result<Self, CheckpointError> {
+        let values: Map<String, Value> =
+            serde_json::from_str(text).map_err(|e| CheckpointError::damaged(path, "JSON object", 0, e.to_string()))?;
+        let class = values.get("architectures").and_then(|a| a.get(0)).and_then(Value::as_str);
+        let named = class.or_else(|| values.get("model_type").and_then(Value::as_str));
+        let architecture = named.map(str::to_owned);
+        let mut config = Self::new(path, String::new(), values, str::to_owned);
+        config.architecture = architecture.ok_or_else(|| config.wrong("architectures", "names no model class"))?;
+        Ok(config)
+    }
+
+    /// The file that the values came from.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Model class (`LlamaForCausalLM`) or GGUF architecture (`llama`).
+    pub fn architecture(&self) -> &str {
+        &self.architecture
+    }
+
+    /// A value that is present and not null.
+    pub fn value(&self, key: &str) -> Option<&Value> {
+        self.values.get(key).filter(|v| !v.is_null())
+    }
+
+    /// A size, 1 to 2^28.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Config`] where it is missing, no integer or out of range; so for all getters below.
+    pub fn size(&self, key: &str) -> Result<usize, CheckpointError> {
+        self.optional_size(key)?.ok_or_else(|| self.missing(key))
+    }
+
+    pub fn optional_size(&self, key: &str) -> Result<Option<usize>, CheckpointError> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        match value.as_u64().filter(|n| (1..=MAX_SIZE).contains(n)).and_then(|n| usize::try_from(n).ok()) {
+            Some(size) => Ok(Some(size)),
+            None => Err(self.wrong(key, format!("is {}, not an integer from 1 to {MAX_SIZE}", brief(value)))),
+        }
+    }
+
+    /// A finite number above zero.
+    pub fn positive(&self, key: &str) -> Result<f64, CheckpointError> {
+        self.optional_positive(key)?.ok_or_else(|| self.missing(key))
+    }
+
+    pub fn optional_positive(&self, key: &str) -> Result<Option<f64>, CheckpointError> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        // The computation is in f32, so the value must be a number there too.
+        let usable = |n: &f64| *n > 0.0 && (*n as f32).is_finite() && *n as f32 > 0.0;
+        match value.as_f64().filter(usable) {
+            Some(number) => Ok(Some(number)),
+            None => Err(self.wrong(key, format!("is {}, not a number above 0", brief(value)))),
+        }
+    }
+
+    /// A boolean; `default` where it is missing.
+    pub fn flag(&self, key: &str, default: Flag) -> Result<bool, CheckpointError> {
+        match self.value(key) {
+            None => Ok(default == Flag::On),
+            Some(Value::Bool(flag)) => Ok(*flag),
+            Some(other) => Err(self.wrong(key, format!("is {}, not true or false", brief(other)))),
+        }
+    }
+
+    pub fn text(&self, key: &str) -> Result<Option<&str>, CheckpointError> {
+        match self.value(key) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(other) => Err(self.wrong(key, format!("is {}, not a string", brief(other)))),
+        }
+    }
+
+    /// The table under `key`.
+    pub fn section(&self, key: &str) -> Result<Option<Self>, CheckpointError> {
+        match self.value(key) {
+            None => Ok(None),
+            Some(Value::Object(values)) => Ok(Some(Self {
+                path: self.path.clone(),
+                architecture: self.architecture.clone(),
+                prefix: format!("{}{key}.", self.prefix),
+                values: values.clone(),
+                spell: self.spell,
+            })),
+            Some(other) => Err(self.wrong(key, format!("is {}, not an object", brief(other)))),
+        }
+    }
+
+    /// Token ids under `key`: one number or a list of at most 64.
+    pub(crate) fn token_ids(&self, key: &str) -> Result<Vec<u32>, CheckpointError> {
+        let id = |v: &Value| v.as_u64().and_then(|n| u32::try_from(n).ok());
+        let ids = match self.value(key) {
+            None => return Ok(Vec::new()),
+            Some(Value::Array(list)) if list.len() <= 64 => list.iter().map(id).collect(),
+            Some(one) => id(one).map(|n| vec![n]),
+        };
+        ids.ok_or_else(|| self.wrong(key, "is neither a token id nor a list of at most 64"))
+    }
+
+    /// Adds what a format says otherwise than through its metadata.
+    pub(crate) fn set_missing(&mut self, key: &str, value: Value) {
+        self.values.entry(key).or_insert(value);
+    }
+
+    /// The error for a value that cannot be used.
+    pub fn wrong(&self, key: &str, why: impl Into<String>) -> CheckpointError {
+        let key = format!("{}{}", self.prefix, (self.spell)(key));
+        CheckpointError::Config { path: self.path.clone(), key, why: why.into() }
+    }
+
+    fn missing(&self, key: &str) -> CheckpointError {
+        self.wrong(key, "is missing")
+    }
+
+    /// The values as canonical JSON (keys sorted), for the digest.
+    pub(crate) fn canonical(&self) -> String {
+        Value::Object(self.values.clone()).to_string()
+    }
+}
+
+/// What a missing boolean means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flag {
+    Off,
+    On,
+}
+
+/// A value for a message, cut to a line's worth.
+fn brief(value: &Value) -> String {
+    let text: String = value.to_string().chars().take(40).collect();
+    format!("`{text}`")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> Config {
+        Config::from_json(Path::new("config.json"), text).unwrap()
+    }
+
+    #[test]
+    fn values_of_the_wrong_type_or_range_are_errors_with_the_key() {
+        let config = config(
+            r#"{"model_type":"llama","zero":0,"huge":268435457,"half":0.5,"text":"x","eps":-1e-6,"tiny":1e-60,"s":{"factor":"8"}}"#,
+        );
+        for key in ["zero", "huge", "half", "text", "absent"] {
+            assert!(config.size(key).unwrap_err().to_string().contains(key));
+        }
+        for key in ["zero", "eps", "tiny", "text", "absent"] {
+            assert!(config.positive(key).unwrap_err().to_string().contains(key));
+        }
+        assert!(config.flag("zero", Flag::Off).is_err());
+        assert!(config.flag("absent", Flag::On).unwrap());
+        let section = config.section("s").unwrap().unwrap();
+        assert!(section.positive("factor").unwrap_err().to_string().contains("`s.factor`"));
+    }
+
+    #[test]
+    fn token_ids_are_one_or_a_short_list() {
+        let config = config(r#"{"model_type":"llama","one":2,"many":[1,2],"bad":[-1],"null":null}"#);
+        assert_eq!(config.token_ids("one").unwrap(), [2]);
+        assert_eq!(config.token_ids("many").unwrap(), [1, 2]);
+        assert!(config.token_ids("null").unwrap().is_empty());
+        assert!(config.token_ids("bad").is_err());
+    }
+
+    #[test]
+    fn a_config_without_architecture_is_an_error() {
+        assert!(Config::from_json(Path::new("c"), "{}").is_err());
+        assert!(Config::from_json(Path::new("c"), "[]").is_err());
+        assert!(Config::from_json(Path::new("c"), &"[".repeat(100_000)).is_err());
+    }
+}

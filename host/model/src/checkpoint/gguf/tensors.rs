@@ -1,0 +1,150 @@
+//! The tensor directory of a GGUF file: names, shapes, types, offsets, all checked against the file.
+//!
+//! ```text
+//! entry = name: string, dimensions: u32, [u64; dimensions] innermost first, type: u32, offset: u64 from the data's start
+//! ```
+
+use std::collections::BTreeMap;
+
+use super::names::{has_rotary_rows, hub_name};
+use super::reader::Cursor;
+use crate::CheckpointError;
+use crate::checkpoint::stored::{StoredTensor, StoredType};
+
+/// More tensors than any model has.
+const MAX_TENSORS: usize = 1 << 20;
+const MAX_NAME: usize = 256;
+const MAX_DIMENSIONS: u32 = 4;
+
+/// One directory entry before the data's start is known.
+pub(super) struct Entry {
+    name: String,
+    shape: Vec<usize>,
+    kind: StoredType,
+    bytes: usize,
+    offset: usize,
+}
+
+pub(super) fn read_entries(cursor: &mut Cursor<'_>, count: usize) -> Result<Vec<Entry>, CheckpointError> {
+    if count == 0 || count > MAX_TENSORS {
+        return Err(cursor.damaged("count of tensors", format!("{count} is not between 1 and {MAX_TENSORS}")));
+    }
+    // Grows with what was really read; `count` is only the file's word.
+    let mut entries = Vec::new();
+    for _ in 0..count {
+        entries.push(read_entry(cursor)?);
+    }
+    Ok(entries)
+}
+
+fn read_entry(cursor: &mut Cursor<'_>) -> Result<Entry, CheckpointError> {
+    let name = cursor.string("tensor name")?;
+    if name.len() > MAX_NAME {
+        return Err(cursor.damaged("tensor name", format!("{} bytes are more than {MAX_NAME}", name.len())));
+    }
+    let dimensions = cursor.u32("tensor dimensions")?;
+    if dimensions == 0 || dimensions > MAX_DIMENSIONS {
+        return Err(cursor.damaged("tensor dimensions", format!("`{name}` has {dimensions}, not 1 to {MAX_DIMENSIONS}")));
+    }
+    let mut shape = Vec::new();
+    for _ in 0..dimensions {
+        let length = cursor.size("tensor dimension")?;
+        if length == 0 {
+            return Err(cursor.damaged("tensor dimension", format!("`{name}` has one of 0")));
+        }
+        shape.push(length);
+    }
+    let kind = stored_type(cursor, name)?;
+    let offset = cursor.size("tensor offset")?;
+    let row = shape.first().and_then(|&cols| kind.row_bytes(cols));
+    let Some(bytes) = row.and_then(|row| shape.iter().skip(1).try_fold(row, |bytes, &n| bytes.checked_mul(n))) else {
+        let why = format!("`{name}` cannot have shape {shape:?} in {}", kind.name());
+        return Err(cursor.damaged("tensor dimensions", why));
+    };
+    shape.reverse();
+    Ok(Entry { name: name.to_owned(), shape, kind, bytes, offset })
+}
+
+fn stored_type(cursor: &mut Cursor<'_>, tensor: &str) -> Result<StoredType, CheckpointError> {
+    let code = cursor.u32("tensor type")?;
+    let name = match code {
+        0 => return Ok(StoredType::F32),
+        1 => return Ok(StoredType::F16),
+        2 => return Ok(StoredType::Q4_0),
+        3 => return Ok(StoredType::Q4_1),
+        8 => return Ok(StoredType::Q8_0),
+        30 => return Ok(StoredType::Bf16),
+        6 => "Q5_0",
+        7 => "Q5_1",
+        9 => "Q8_1",
+        10 => "the K-quant Q2_K",
+        11 => "the K-quant Q3_K",
+        12 => "the K-quant Q4_K",
+        13 => "the K-quant Q5_K",
+        14 => "the K-quant Q6_K",
+        15 => "the K-quant Q8_K",
+        16..=23 | 29 => "an IQ quant",
+        24..=28 => "an integer or f64 type",
+        34 | 35 => "a ternary quant",
+        39 => "MXFP4",
+        other => return Err(cursor.damaged("tensor type", format!("`{tensor}` has type {other}, which does not exist"))),
+    };
+    let what = format!("tensor `{tensor}` in {name}");
+    Err(CheckpointError::unsupported(cursor.path(), what, "use a GGUF file in Q4_0, Q4_1, Q8_0, F16, BF16 or F32"))
+}
+
+/// Places every entry in the file under its hub name. `rotary_head`: rows of a head of q and k, where their rotary pairs lie
+/// side by side.
+pub(super) fn place(
+    cursor: &Cursor<'_>,
+    entries: Vec<Entry>,
+    data: &Data,
+    rotary_head: Option<usize>,
+) -> Result<BTreeMap<String, StoredTensor>, CheckpointError> {
+    let path = cursor.path();
+    let mut spans: Vec<(usize, usize)> = Vec::with_capacity(entries.len());
+    let mut placed = BTreeMap::new();
+    for entry in entries {
+        let Entry { name, shape, kind, bytes, offset } = entry;
+        if !offset.is_multiple_of(data.alignment) {
+            let why = format!("`{name}` begins at {offset}, no multiple of the alignment {}", data.alignment);
+            return Err(CheckpointError::damaged(path, "tensor offset", data.start, why));
+        }
+        let start = data.start.checked_add(offset);
+        let end = start.and_then(|s| s.checked_add(bytes)).filter(|&end| end <= data.end);
+        let (Some(start), Some(end)) = (start, end) else {
+            let why =
+                format!("`{name}` claims {bytes} bytes at {offset}, the file holds {}", data.end.saturating_sub(data.start));
+            return Err(CheckpointError::damaged(path, "tensor offset", data.start, why));
+        };
+        spans.push((start, end));
+        let name = hub_name(&name).unwrap_or(name);
+        let rotary_pairs = rotary_head.filter(|_| has_rotary_rows(&name));
+        if let (Some(head), Some(rows)) = (rotary_pairs, shape.first())
+            && !(head.is_multiple_of(2) && rows.is_multiple_of(head))
+        {
+            return Err(CheckpointError::tensor(path, &name, format!("has {rows} rows, which heads of {head} do not divide")));
+        }
+        let tensor = StoredTensor { file: 0, start, bytes, kind, shape, rotary_pairs };
+        if placed.contains_key(&name) {
+            return Err(CheckpointError::damaged(path, "tensor name", start, format!("`{name}` appears twice")));
+        }
+        placed.insert(name, tensor);
+    }
+    spans.sort_unstable();
+    for pair in spans.windows(2) {
+        if let [(_, end), (next, _)] = pair
+            && next < end
+        {
+            return Err(CheckpointError::damaged(path, "tensor offset", *next, "two tensors overlap"));
+        }
+    }
+    Ok(placed)
+}
+
+/// Where tensor data lies in the file.
+pub(super) struct Data {
+    pub(super) start: usize,
+    pub(super) end: usize,
+    pub(super) alignment: usize,
+}

@@ -1,0 +1,102 @@
+//! The rule that settles which format a weight is prepared in: what the stage's recipe asks for, against how and why the
+//! checkpoint stores it. Knows neither tensors nor devices.
+
+use millrace_core::StageRecipe;
+use millrace_ops::{TensorFormat, WeightFormat};
+
+/// What a matrix is to the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// A layer's projection: follows the recipe.
+    Linear,
+    /// Kept in higher precision by intent: embeddings, heads, and linear layers that a quantized checkpoint leaves unquantized.
+    Kept,
+}
+
+/// The format to prepare a weight in whose parts are stored as `stored` (fused weights have several, at least one).
+///
+/// A recipe never lowers what is [`Role::Kept`]; the recipe `bf16` alone applies to both roles. Parts that disagree meet in
+/// the narrowest format that holds them all: 4-bit codes expand to `int8` without loss; floats and codes meet in `bf16`, or
+/// in `f32` where a part is stored so.
+pub fn weight_format(recipe: StageRecipe, role: Role, stored: &[TensorFormat]) -> WeightFormat {
+    match (recipe, role) {
+        (StageRecipe::Bf16, _) => WeightFormat::Bf16,
+        (StageRecipe::Fp8, Role::Linear) => WeightFormat::Fp8,
+        (StageRecipe::Int8, Role::Linear) => WeightFormat::Int8,
+        (StageRecipe::Int4, Role::Linear) => WeightFormat::Int4,
+        (StageRecipe::Stored, _) | (_, Role::Kept) => {
+            stored.iter().map(|&f| as_stored(f)).reduce(meet).unwrap_or(WeightFormat::F32)
+        }
+    }
+}
+
+/// The prepared format that changes nothing.
+fn as_stored(format: TensorFormat) -> WeightFormat {
+    match format {
+        TensorFormat::F32 | TensorFormat::F16 => WeightFormat::F32,
+        TensorFormat::Bf16 => WeightFormat::Bf16,
+        TensorFormat::Q8_0 => WeightFormat::Int8,
+        TensorFormat::Q4_0 | TensorFormat::Q4_1 | TensorFormat::Int4Group => WeightFormat::Int4,
+        TensorFormat::Fp8Block => WeightFormat::Fp8,
+    }
+}
+
+fn meet(a: WeightFormat, b: WeightFormat) -> WeightFormat {
+    match (a, b) {
+        (a, b) if a == b => a,
+        (WeightFormat::Int4, WeightFormat::Int8) | (WeightFormat::Int8, WeightFormat::Int4) => WeightFormat::Int8,
+        (WeightFormat::F32, _) | (_, WeightFormat::F32) => WeightFormat::F32,
+        _ => WeightFormat::Bf16,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STORED: [TensorFormat; 8] = [
+        TensorFormat::F32,
+        TensorFormat::F16,
+        TensorFormat::Bf16,
+        TensorFormat::Q8_0,
+        TensorFormat::Q4_0,
+        TensorFormat::Q4_1,
+        TensorFormat::Fp8Block,
+        TensorFormat::Int4Group,
+    ];
+
+    #[test]
+    fn every_recipe_role_and_format() {
+        use StageRecipe as R;
+        use WeightFormat::{Bf16, F32, Fp8, Int4, Int8};
+        // Columns in the order of STORED.
+        let table = [
+            (R::Stored, Role::Linear, [F32, F32, Bf16, Int8, Int4, Int4, Fp8, Int4]),
+            (R::Stored, Role::Kept, [F32, F32, Bf16, Int8, Int4, Int4, Fp8, Int4]),
+            (R::Bf16, Role::Linear, [Bf16; 8]),
+            (R::Bf16, Role::Kept, [Bf16; 8]),
+            (R::Fp8, Role::Linear, [Fp8; 8]),
+            (R::Fp8, Role::Kept, [F32, F32, Bf16, Int8, Int4, Int4, Fp8, Int4]),
+            (R::Int8, Role::Linear, [Int8; 8]),
+            (R::Int8, Role::Kept, [F32, F32, Bf16, Int8, Int4, Int4, Fp8, Int4]),
+            (R::Int4, Role::Linear, [Int4; 8]),
+            (R::Int4, Role::Kept, [F32, F32, Bf16, Int8, Int4, Int4, Fp8, Int4]),
+        ];
+        for (recipe, role, row) in table {
+            for (stored, wanted) in STORED.into_iter().zip(row) {
+                assert_eq!(weight_format(recipe, role, &[stored]), wanted, "{recipe} {role:?} {stored}");
+            }
+        }
+    }
+
+    #[test]
+    fn parts_that_disagree_meet_without_losing_codes() {
+        use TensorFormat as T;
+        let stored = |parts: &[T]| weight_format(StageRecipe::Stored, Role::Linear, parts);
+        assert_eq!(stored(&[T::Q4_1, T::Q4_1, T::Q8_0]), WeightFormat::Int8);
+        assert_eq!(stored(&[T::Q4_0, T::Q4_1]), WeightFormat::Int4);
+        assert_eq!(stored(&[T::Fp8Block, T::Bf16]), WeightFormat::Bf16);
+        assert_eq!(stored(&[T::Q4_1, T::F16, T::Q4_1]), WeightFormat::F32);
+        assert_eq!(weight_format(StageRecipe::Int4, Role::Linear, &[T::Q4_1, T::Q8_0]), WeightFormat::Int4);
+    }
+}

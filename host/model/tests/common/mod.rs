@@ -1,0 +1,74 @@
+//! Shared by the integration tests: fixtures, comparison of logits, and writers of small checkpoints.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::path::{Path, PathBuf};
+
+use millrace_cpu::{CpuBackend, CpuCompute, CpuOptions};
+
+pub(crate) mod gguf;
+
+/// A checkpoint of `tests/data`.
+pub(crate) fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
+}
+
+pub(crate) const FIXTURES: [&str; 4] = ["llama-bf16", "llama-fp8", "llama-int4", "llama-tied-bf16"];
+
+/// What HF transformers computed in f32 on the fixture's weights.
+pub(crate) struct Expected {
+    pub(crate) ids: Vec<u32>,
+    /// `[ids.len(), vocab]`.
+    pub(crate) logits: Vec<f32>,
+    pub(crate) greedy: Vec<u32>,
+}
+
+pub(crate) fn expected(name: &str) -> Expected {
+    let bytes = std::fs::read(fixture(name).join("expected.safetensors")).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let ids = |name: &str| {
+        let view = tensors.tensor(name).unwrap();
+        view.data().chunks_exact(8).map(|b| i64::from_le_bytes(b.try_into().unwrap()) as u32).collect()
+    };
+    let logits = tensors.tensor("logits").unwrap();
+    let logits = logits.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
+    Expected { ids: ids("ids"), logits, greedy: ids("greedy") }
+}
+
+pub(crate) fn cpu(compute: CpuCompute) -> CpuBackend {
+    CpuBackend::new(CpuOptions { threads: 2, compute, isa: None }).unwrap()
+}
+
+/// `||out - reference|| / ||reference||`.
+pub(crate) fn distance(out: &[f32], reference: &[f32]) -> f64 {
+    assert_eq!(out.len(), reference.len());
+    let square = |v: f64| v * v;
+    let difference: f64 = out.iter().zip(reference).map(|(a, b)| square(f64::from(*a) - f64::from(*b))).sum();
+    let size: f64 = reference.iter().map(|b| square(f64::from(*b))).sum();
+    (difference / size).sqrt()
+}
+
+/// Median over positions of [`distance`].
+pub(crate) fn median_distance(out: &[f32], reference: &[f32], vocab: usize) -> f64 {
+    let mut each: Vec<f64> = out.chunks(vocab).zip(reference.chunks(vocab)).map(|(a, b)| distance(a, b)).collect();
+    each.sort_by(f64::total_cmp);
+    each[each.len() / 2]
+}
+
+/// A linear congruential generator (Knuth's MMIX constants), so that every run makes the same cases.
+pub(crate) struct Lcg(pub(crate) u64);
+
+impl Lcg {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 >> 33
+    }
+
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
+        self.next() as usize % limit
+    }
+
+    /// In -1..1.
+    pub(crate) fn real(&mut self) -> f32 {
+        self.next() as f32 / (1u64 << 30) as f32 - 1.0
+    }
+}
