@@ -20,8 +20,8 @@ pub use fp8::{E4M3_MAX, e4m3_from_f32, e4m3_to_f32};
 pub use kv::{KvLayout, PlaneKind, PlaneLayout};
 pub use op::{
     ApplyTags, Attend, CheckPoint, CheckTags, Embed, ExportPages, GatherRows, ImportPages, KvCache, Linear, LinearMode, Op,
-    PageEntry, RmsNorm, Rope, Sample, SamplerParams, Segment, SiluMul, StagedPage, StepBuffers, TagDelta, Upload, WriteKv,
-    as_bytes,
+    PageEntry, PublishVerdicts, RmsNorm, Rope, Sample, SamplerParams, Segment, SiluMul, StagedPage, StepBuffers, TagDelta,
+    Upload, WriteKv, as_bytes,
 };
 pub use record::{RowStatus, StepRecord};
 pub use tensor::{RowOrder, TensorData, TensorView};

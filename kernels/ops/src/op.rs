@@ -322,6 +322,19 @@ pub struct ImportPages {
     pub count: usize,
 }
 
+/// Writes `records[i]` for `i < count`: token 0, status StalePage where `verdicts[i]` is set, else Ok. How a hand-off, which
+/// samples nothing, tells the host what its page checks found.
+#[derive(Debug, Clone)]
+pub struct PublishVerdicts {
+    /// u32 `[count]`.
+    pub verdicts: Buffer,
+    /// [`crate::StepRecord`] `[count]`.
+    pub records: Buffer,
+    pub count: usize,
+    /// Written into the records.
+    pub step_number: u32,
+}
+
 /// Everything a queue can be given.
 #[derive(Debug, Clone)]
 pub enum Op {
@@ -339,6 +352,7 @@ pub enum Op {
     Sample(Sample),
     ExportPages(ExportPages),
     ImportPages(ImportPages),
+    PublishVerdicts(PublishVerdicts),
 }
 
 impl Op {
@@ -359,6 +373,7 @@ impl Op {
             Self::Sample(_) => "sample",
             Self::ExportPages(_) => "export_pages",
             Self::ImportPages(_) => "import_pages",
+            Self::PublishVerdicts(_) => "publish_verdicts",
         }
     }
 }

@@ -1,0 +1,217 @@
+//! Integer products with AVX2: `maddubs` multiplies unsigned by signed bytes and adds pairs into 16 bits, saturating. So that
+//! nothing saturates, 8-bit codes enter as |code - 128| with their sign moved to the activation: a pair is at most
+//! 2 * 128 * 127 = 32512. Of 4-bit codes a whole block fits: 16 * 15 * 127 = 30480.
+//!
+//! A tile is half a panel by T rows of activations. Steps and their order per block are those of the AVX-512 kernels:
+//! exact integer dot, then `sum = fma(scale * x.scale, dot, sum)`, then the minimum.
+
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use super::super::LinearTask;
+use super::super::activations::{ActivationBlock, QuantizedRows};
+use super::super::layout::{Codes, IntLayout, Scales};
+use super::store;
+
+const NIBBLES: u8 = Codes::Nibbles as u8;
+const NARROW: u8 = Codes::Narrow as u8;
+const WIDE: u8 = Codes::Wide as u8;
+const F16: u8 = Scales::F16 as u8;
+const BF16: u8 = Scales::Bf16 as u8;
+const AFFINE: u8 = Scales::AffineF16 as u8;
+
+/// Rows of activations in the widest tile: sums, dots and weights fit the 16 registers.
+const TILE_ROWS: usize = 4;
+
+/// See [`super::super::multiply`].
+///
+/// # Safety
+/// As there; AVX2, FMA and F16C are available.
+pub(in super::super) unsafe fn multiply_int(
+    task: &LinearTask<'_>,
+    layout: &IntLayout,
+    panels: Range<usize>,
+    scratch: &QuantizedRows,
+) {
+    // SAFETY: this function's conditions are theirs.
+    unsafe {
+        match (layout.codes, layout.scales) {
+            (Codes::Nibbles, Scales::F16) => product::<NIBBLES, F16>(task, layout, panels, scratch),
+            (Codes::Nibbles, Scales::Bf16) => product::<NIBBLES, BF16>(task, layout, panels, scratch),
+            (Codes::Nibbles, Scales::AffineF16) => product::<NIBBLES, AFFINE>(task, layout, panels, scratch),
+            (Codes::Narrow, Scales::F16) => product::<NARROW, F16>(task, layout, panels, scratch),
+            (Codes::Narrow, Scales::Bf16) => product::<NARROW, BF16>(task, layout, panels, scratch),
+            (Codes::Narrow, Scales::AffineF16) => product::<NARROW, AFFINE>(task, layout, panels, scratch),
+            (Codes::Wide, Scales::F16) => product::<WIDE, F16>(task, layout, panels, scratch),
+            (Codes::Wide, Scales::Bf16) => product::<WIDE, BF16>(task, layout, panels, scratch),
+            (Codes::Wide, Scales::AffineF16) => product::<WIDE, AFFINE>(task, layout, panels, scratch),
+        }
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn product<const CODES: u8, const SCALES: u8>(
+    task: &LinearTask<'_>,
+    layout: &IntLayout,
+    panels: Range<usize>,
+    scratch: &QuantizedRows,
+) {
+    let tiles = task.rows.div_ceil(TILE_ROWS);
+    for panel in panels {
+        let mut row = 0;
+        for tile in 0..tiles {
+            let size = (task.rows - row).div_ceil(tiles - tile);
+            for half in [panel * 2, panel * 2 + 1] {
+                // SAFETY: `row + size <= task.rows`; the rest is the caller's condition.
+                unsafe {
+                    match size {
+                        1 => run::<CODES, SCALES, 1>(task, layout, half, (row, scratch)),
+                        2 => run::<CODES, SCALES, 2>(task, layout, half, (row, scratch)),
+                        3 => run::<CODES, SCALES, 3>(task, layout, half, (row, scratch)),
+                        _ => run::<CODES, SCALES, 4>(task, layout, half, (row, scratch)),
+                    }
+                }
+            }
+            row += size;
+        }
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn run<const CODES: u8, const SCALES: u8, const T: usize>(
+    task: &LinearTask<'_>,
+    layout: &IntLayout,
+    half: usize,
+    (row, scratch): (usize, &QuantizedRows),
+) {
+    // SAFETY: the panel exists and T rows from `row` are quantized, by the callers above.
+    unsafe {
+        let panel = task.weight.storage.start().add(half / 2 * layout.panel_bytes());
+        let x: [*const ActivationBlock; T] = std::array::from_fn(|t| scratch.row(row + t, task.weight.cols).cast_const());
+        let sums = tile::<CODES, SCALES, T>(layout, panel, half % 2, x);
+        for (t, sums) in sums.into_iter().enumerate() {
+            store(task, half, row + t, sums);
+        }
+    }
+}
+
+/// Sums of one half of a panel with T rows of activations.
+///
+/// # Safety
+/// A panel at `panel` and `layout.blocks` activation blocks at each of `x`.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn tile<const CODES: u8, const SCALES: u8, const T: usize>(
+    layout: &IntLayout,
+    panel: *const u8,
+    half: usize,
+    x: [*const ActivationBlock; T],
+) -> [__m256; T] {
+    let code_bytes = if CODES == NIBBLES { 256 } else { 512 };
+    let scale_bytes = if SCALES == AFFINE { 64 } else { 32 };
+    let mut sums = [_mm256_setzero_ps(); T];
+    // SAFETY: offsets stay within the panel and activation blocks that the caller vouches for.
+    unsafe {
+        let scales = panel.add(layout.scales_offset() + half * 16);
+        for block in 0..layout.blocks {
+            let x = x.map(|x| x.add(block));
+            let codes = panel.add(block * code_bytes + half * 32);
+            let dots = match CODES {
+                NIBBLES => nibble_dots(codes, x),
+                NARROW => narrow_dots(codes, x),
+                _ => wide_dots(codes, x),
+            };
+            let scales = scales.add(block * scale_bytes);
+            let bits = _mm_loadu_si128(scales.cast());
+            let scale = match SCALES {
+                BF16 => _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(bits))),
+                _ => _mm256_cvtph_ps(bits),
+            };
+            for t in 0..T {
+                let zero = match (CODES, SCALES) {
+                    (WIDE, AFFINE) => -(*x[t]).zero_128,
+                    (WIDE, _) | (_, AFFINE) => 0,
+                    _ => (*x[t]).zero_8,
+                };
+                let dot = _mm256_add_epi32(dots[t], _mm256_set1_epi32(zero));
+                let scale = _mm256_mul_ps(scale, _mm256_set1_ps((*x[t]).scale));
+                sums[t] = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(dot), sums[t]);
+            }
+            if SCALES == AFFINE {
+                let minimum = _mm256_cvtph_ps(_mm_loadu_si128(scales.add(32).cast()));
+                for t in 0..T {
+                    sums[t] = _mm256_fmadd_ps(minimum, _mm256_set1_ps((*x[t]).scaled_sum), sums[t]);
+                }
+            }
+        }
+    }
+    sums
+}
+
+/// Activations `4 * line .. 4 * line + 4` of a block in every 32-bit lane.
+///
+/// # Safety
+/// An activation block at `x`; `line < 8`.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn four(x: *const ActivationBlock, line: usize) -> __m256i {
+    // SAFETY: the caller's condition: 32 bytes of `q` come first.
+    unsafe { _mm256_set1_epi32(x.cast::<i32>().add(line).read()) }
+}
+
+/// # Safety
+/// A block's codes at `codes` (this half), activation blocks at `x`. The same for the two below.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn nibble_dots<const T: usize>(codes: *const u8, x: [*const ActivationBlock; T]) -> [__m256i; T] {
+    let mask = _mm256_set1_epi8(0xf);
+    let mut pairs = [_mm256_setzero_si256(); T];
+    for line in 0..4 {
+        // SAFETY: four lines of 64 bytes, of which this half reads 32.
+        unsafe {
+            let both = _mm256_loadu_si256(codes.add(line * 64).cast());
+            let (low, high) = (_mm256_and_si256(both, mask), _mm256_and_si256(_mm256_srli_epi16::<4>(both), mask));
+            for t in 0..T {
+                pairs[t] = _mm256_add_epi16(pairs[t], _mm256_maddubs_epi16(low, four(x[t], line)));
+                pairs[t] = _mm256_add_epi16(pairs[t], _mm256_maddubs_epi16(high, four(x[t], line + 4)));
+            }
+        }
+    }
+    pairs.map(|pairs| _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn narrow_dots<const T: usize>(codes: *const u8, x: [*const ActivationBlock; T]) -> [__m256i; T] {
+    let mut pairs = [_mm256_setzero_si256(); T];
+    for line in 0..8 {
+        // SAFETY: eight lines of 64 bytes, of which this half reads 32.
+        unsafe {
+            let codes = _mm256_loadu_si256(codes.add(line * 64).cast());
+            for t in 0..T {
+                pairs[t] = _mm256_add_epi16(pairs[t], _mm256_maddubs_epi16(codes, four(x[t], line)));
+            }
+        }
+    }
+    pairs.map(|pairs| _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+}
+
+/// Dots with `code - 128`.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn wide_dots<const T: usize>(codes: *const u8, x: [*const ActivationBlock; T]) -> [__m256i; T] {
+    let mut dots = [_mm256_setzero_si256(); T];
+    for line in 0..8 {
+        // SAFETY: eight lines of 64 bytes, of which this half reads 32.
+        unsafe {
+            let codes = _mm256_loadu_si256(codes.add(line * 64).cast());
+            let signed = _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
+            let magnitude = _mm256_abs_epi8(signed);
+            for t in 0..T {
+                let pairs = _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(four(x[t], line), signed));
+                dots[t] = _mm256_add_epi32(dots[t], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+            }
+        }
+    }
+    dots
+}

@@ -1,0 +1,123 @@
+//! AVX2 kernels: activations to INT8 and what integer and dense products share. Called through `super::super` only, after the
+//! instruction set was checked.
+
+mod dense;
+mod int;
+
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use millrace_ops::LinearMode;
+
+use super::LinearTask;
+use super::activations::{ActivationBlock, QuantizedRows, Source, scale_of};
+use super::layout::{BLOCK_COLS, PANEL_ROWS};
+
+pub(super) use dense::multiply_dense;
+pub(super) use int::multiply_int;
+
+/// Output rows of one vector: half a panel.
+const HALF_ROWS: usize = PANEL_ROWS / 2;
+
+/// Quantizes `rows` of `source` into the same rows of `to`; bit for bit what `activations::quantize` gives.
+///
+/// # Safety
+/// As there; AVX2 is available.
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn quantize(source: &Source, rows: Range<usize>, to: &QuantizedRows) {
+    for row in rows {
+        let blocks = to.row(row, source.cols);
+        for block in 0..source.cols.div_ceil(BLOCK_COLS) {
+            let first = block * BLOCK_COLS;
+            let count = BLOCK_COLS.min(source.cols - first);
+            // SAFETY: `count` elements are left in the row, which the caller vouches for; `to` has all its blocks.
+            unsafe {
+                let x = source.x.add(row * source.stride + first);
+                let mut padded = [0.0f32; BLOCK_COLS];
+                let x = if count == BLOCK_COLS {
+                    x
+                } else {
+                    std::ptr::copy_nonoverlapping(x, padded.as_mut_ptr(), count);
+                    padded.as_ptr()
+                };
+                blocks.add(block).write(quantize_block(x));
+            }
+        }
+    }
+}
+
+/// # Safety
+/// 32 values at `x`.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn quantize_block(x: *const f32) -> ActivationBlock {
+    // SAFETY: the caller's condition.
+    let x: [__m256; 4] = unsafe { std::array::from_fn(|i| _mm256_loadu_ps(x.add(i * 8))) };
+    let magnitudes = x.map(|v| _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0x7fff_ffff)));
+    let [a, b, c, d] = magnitudes;
+    let largest = _mm256_max_epu32(_mm256_max_epu32(a, b), _mm256_max_epu32(c, d));
+    let (scale, inverse) = scale_of(f32::from_bits(largest_lane(largest)));
+    let [a, b, c, d] = x.map(|v| _mm256_cvtps_epi32(_mm256_mul_ps(v, _mm256_set1_ps(inverse))));
+    let sum = lane_sum(_mm256_add_epi32(_mm256_add_epi32(a, b), _mm256_add_epi32(c, d)));
+    // Packing works within 128-bit halves; the permutation puts the groups of four back in order.
+    let packed = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
+    let q = _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    let mut block = ActivationBlock {
+        q: [0; BLOCK_COLS],
+        scale,
+        scaled_sum: scale * sum as f32,
+        zero_8: sum.wrapping_mul(-8),
+        zero_128: sum.wrapping_mul(-128),
+    };
+    // SAFETY: `q` has 32 bytes.
+    unsafe { _mm256_storeu_si256(block.q.as_mut_ptr().cast(), q) };
+    block
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn largest_lane(v: __m256i) -> u32 {
+    let v = _mm_max_epu32(_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v));
+    let v = _mm_max_epu32(v, _mm_shuffle_epi32::<0b01_00_11_10>(v));
+    _mm_cvtsi128_si32(_mm_max_epu32(v, _mm_shuffle_epi32::<0b10_11_00_01>(v))).cast_unsigned()
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn lane_sum(v: __m256i) -> i32 {
+    let v = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v));
+    let v = _mm_add_epi32(v, _mm_shuffle_epi32::<0b01_00_11_10>(v));
+    _mm_cvtsi128_si32(_mm_add_epi32(v, _mm_shuffle_epi32::<0b10_11_00_01>(v)))
+}
+
+/// Writes one row's part of half panel `half` (8 output columns) to the output.
+///
+/// # Safety
+/// The condition on `out` and `bias` of `super::multiply`; AVX2 is available.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn store(task: &LinearTask<'_>, half: usize, row: usize, sums: __m256) {
+    let first = half * HALF_ROWS;
+    let count = task.weight.rows.saturating_sub(first);
+    // SAFETY: columns stay below `weight.rows`, the length of a row of `out` and of `bias`.
+    unsafe {
+        let out = task.out.wrapping_add(row * task.out_stride + first);
+        if count >= HALF_ROWS {
+            let mut value = sums;
+            if let Some(bias) = task.bias {
+                value = _mm256_add_ps(value, _mm256_loadu_ps(bias.add(first)));
+            }
+            if task.mode == LinearMode::Add {
+                value = _mm256_add_ps(_mm256_loadu_ps(out), value);
+            }
+            _mm256_storeu_ps(out, value);
+            return;
+        }
+        let mut values = [0.0; HALF_ROWS];
+        _mm256_storeu_ps(values.as_mut_ptr(), sums);
+        for (i, value) in values.into_iter().enumerate().take(count) {
+            let value = task.bias.map_or(value, |bias| value + *bias.add(first + i));
+            *out.add(i) = if task.mode == LinearMode::Add { *out.add(i) + value } else { value };
+        }
+    }
+}

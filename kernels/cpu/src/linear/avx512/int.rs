@@ -1,0 +1,258 @@
+//! Integer products with VNNI: unsigned weight codes times signed activations, 16 output rows per vector.
+//!
+//! A tile is P panels by T rows of activations, its sums in registers. Per block of 32 columns every tile does the same,
+//! so a row's result does not depend on the tile it is in:
+//!
+//! ```text
+//! dot  = sum of code * q (i32, exact; begins with -zero * sum(q) for symmetric codes)
+//! sum  = fma(scale * x.scale, dot, sum)
+//! sum  = fma(minimum, x.scaled_sum, sum)          affine weights only
+//! ```
+
+use std::arch::x86_64::*;
+use std::mem::offset_of;
+use std::ops::Range;
+
+use super::super::LinearTask;
+use super::super::activations::{ActivationBlock, QuantizedRows};
+use super::super::layout::{Codes, IntLayout, Scales};
+use super::{Ahead, store};
+
+/// What a kernel needs to know of a weight.
+struct Shape {
+    blocks: usize,
+    panel_bytes: usize,
+    scales_offset: usize,
+    /// Where an activation block holds `-zero * sum(q)`.
+    zero_offset: usize,
+}
+
+const F16: u8 = Scales::F16 as u8;
+const BF16: u8 = Scales::Bf16 as u8;
+const AFFINE: u8 = Scales::AffineF16 as u8;
+
+/// Rows of activations in the widest tile of two panels: 12 sums and 12 dots leave room for codes and scales in 32 registers.
+const TILE_ROWS: usize = 6;
+
+/// See [`super::super::multiply`].
+///
+/// # Safety
+/// As there; AVX-512 F, BW, VL and VNNI are available.
+pub(in super::super) unsafe fn multiply_int(
+    task: &LinearTask<'_>,
+    layout: &IntLayout,
+    panels: Range<usize>,
+    scratch: &QuantizedRows,
+) {
+    // SAFETY: this function's conditions are theirs.
+    unsafe {
+        match (layout.codes, layout.scales) {
+            (Codes::Nibbles, Scales::F16) => product::<true, F16>(task, layout, panels, scratch),
+            (Codes::Nibbles, Scales::Bf16) => product::<true, BF16>(task, layout, panels, scratch),
+            (Codes::Nibbles, Scales::AffineF16) => product::<true, AFFINE>(task, layout, panels, scratch),
+            (_, Scales::F16) => product::<false, F16>(task, layout, panels, scratch),
+            (_, Scales::Bf16) => product::<false, BF16>(task, layout, panels, scratch),
+            (_, Scales::AffineF16) => product::<false, AFFINE>(task, layout, panels, scratch),
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+unsafe fn product<const NIBBLES: bool, const SCALES: u8>(
+    task: &LinearTask<'_>,
+    layout: &IntLayout,
+    panels: Range<usize>,
+    scratch: &QuantizedRows,
+) {
+    let shape = Shape {
+        blocks: layout.blocks,
+        panel_bytes: layout.panel_bytes(),
+        scales_offset: layout.scales_offset(),
+        zero_offset: match layout.codes {
+            Codes::Wide => offset_of!(ActivationBlock, zero_128),
+            Codes::Nibbles | Codes::Narrow => offset_of!(ActivationBlock, zero_8),
+        },
+    };
+    let tiles = task.rows.div_ceil(TILE_ROWS);
+    for panel in panels.clone().step_by(2) {
+        let mut place =
+            Place { panel, row: 0, scratch, ahead: Ahead::of(task, shape.panel_bytes, panel + 2, tiles * shape.blocks) };
+        for tile in 0..tiles {
+            // Tiles of nearly equal size.
+            let rows = (task.rows - place.row).div_ceil(tiles - tile);
+            // SAFETY: the panels are in the range, `place.row + rows <= task.rows`; the rest is the caller's condition.
+            unsafe {
+                match (panels.end - panel, rows) {
+                    (1, 1) => run::<NIBBLES, SCALES, 1, 1>(task, &shape, &place),
+                    (1, 2) => run::<NIBBLES, SCALES, 1, 2>(task, &shape, &place),
+                    (1, 3) => run::<NIBBLES, SCALES, 1, 3>(task, &shape, &place),
+                    (1, 4) => run::<NIBBLES, SCALES, 1, 4>(task, &shape, &place),
+                    (1, 5) => run::<NIBBLES, SCALES, 1, 5>(task, &shape, &place),
+                    (1, _) => run::<NIBBLES, SCALES, 1, 6>(task, &shape, &place),
+                    (_, 1) => run::<NIBBLES, SCALES, 2, 1>(task, &shape, &place),
+                    (_, 2) => run::<NIBBLES, SCALES, 2, 2>(task, &shape, &place),
+                    (_, 3) => run::<NIBBLES, SCALES, 2, 3>(task, &shape, &place),
+                    (_, 4) => run::<NIBBLES, SCALES, 2, 4>(task, &shape, &place),
+                    (_, 5) => run::<NIBBLES, SCALES, 2, 5>(task, &shape, &place),
+                    (_, _) => run::<NIBBLES, SCALES, 2, 6>(task, &shape, &place),
+                }
+            }
+            place.row += rows;
+            place.ahead.advance(shape.blocks);
+        }
+    }
+}
+
+/// The first panel and row of a tile.
+struct Place<'a> {
+    panel: usize,
+    row: usize,
+    scratch: &'a QuantizedRows,
+    ahead: Ahead,
+}
+
+/// Computes and stores one tile.
+///
+/// # Safety
+/// P panels and T quantized rows from `place`; the conditions of [`multiply_int`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+unsafe fn run<const NIBBLES: bool, const SCALES: u8, const P: usize, const T: usize>(
+    task: &LinearTask<'_>,
+    shape: &Shape,
+    place: &Place<'_>,
+) {
+    // SAFETY: the caller's condition.
+    unsafe {
+        let w = task.weight.storage.start().add(place.panel * shape.panel_bytes);
+        let x: [*const ActivationBlock; T] =
+            std::array::from_fn(|t| place.scratch.row(place.row + t, task.weight.cols).cast_const());
+        let sums = tile::<NIBBLES, SCALES, P, T>(shape, w, x, place.ahead);
+        for (p, sums) in sums.into_iter().enumerate() {
+            for (t, sums) in sums.into_iter().enumerate() {
+                store(task, place.panel + p, place.row + t, sums);
+            }
+        }
+    }
+}
+
+/// Sums of P panels, the first at `w`, with T rows of activations.
+///
+/// # Safety
+/// P panels at `w` and `shape.blocks` activation blocks at each of `x`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+unsafe fn tile<const NIBBLES: bool, const SCALES: u8, const P: usize, const T: usize>(
+    shape: &Shape,
+    w: *const u8,
+    x: [*const ActivationBlock; T],
+    ahead: Ahead,
+) -> [[__m512; T]; P] {
+    let code_bytes = if NIBBLES { 256 } else { 512 };
+    let scale_bytes = if SCALES == AFFINE { 64 } else { 32 };
+    let mut sums = [[_mm512_setzero_ps(); T]; P];
+    for block in 0..shape.blocks {
+        // SAFETY: offsets stay within the panels and activation blocks that the caller vouches for.
+        unsafe {
+            let x = x.map(|x| x.add(block));
+            ahead.prefetch(block);
+            let zeros = x.map(|x| match SCALES {
+                AFFINE => _mm512_setzero_si512(),
+                _ => _mm512_set1_epi32(x.cast::<u8>().add(shape.zero_offset).cast::<i32>().read()),
+            });
+            let codes: [*const u8; P] = std::array::from_fn(|p| w.add(p * shape.panel_bytes + block * code_bytes));
+            let dots = if NIBBLES { nibble_dots([zeros; P], codes, x) } else { byte_dots([zeros; P], codes, x) };
+            for p in 0..P {
+                let scales = w.add(p * shape.panel_bytes + shape.scales_offset + block * scale_bytes);
+                let scale = load_scales::<SCALES>(scales);
+                for t in 0..T {
+                    let scale = _mm512_mul_ps(scale, _mm512_set1_ps((*x[t]).scale));
+                    sums[p][t] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(dots[p][t]), sums[p][t]);
+                }
+                if SCALES == AFFINE {
+                    let minimum = _mm512_cvtph_ps(_mm256_loadu_si256(scales.add(32).cast()));
+                    for t in 0..T {
+                        sums[p][t] = _mm512_fmadd_ps(minimum, _mm512_set1_ps((*x[t]).scaled_sum), sums[p][t]);
+                    }
+                }
+            }
+        }
+    }
+    sums
+}
+
+/// Adds the products of a block's 8-bit codes to `dots`.
+///
+/// # Safety
+/// A block's codes at each of `codes`, an activation block at each of `x`. The same for the next one.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+unsafe fn byte_dots<const P: usize, const T: usize>(
+    mut dots: [[__m512i; T]; P],
+    codes: [*const u8; P],
+    x: [*const ActivationBlock; T],
+) -> [[__m512i; T]; P] {
+    for line in 0..8 {
+        // SAFETY: eight lines of codes, eight times four activations.
+        unsafe {
+            let codes = codes.map(|codes| _mm512_loadu_si512(codes.add(line * 64).cast()));
+            for t in 0..T {
+                let q = four(x[t], line);
+                for p in 0..P {
+                    dots[p][t] = _mm512_dpbusd_epi32(dots[p][t], codes[p], q);
+                }
+            }
+        }
+    }
+    dots
+}
+
+/// Adds the products of a block's 4-bit codes to `dots`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+unsafe fn nibble_dots<const P: usize, const T: usize>(
+    mut dots: [[__m512i; T]; P],
+    codes: [*const u8; P],
+    x: [*const ActivationBlock; T],
+) -> [[__m512i; T]; P] {
+    let mask = _mm512_set1_epi8(0xf);
+    for line in 0..4 {
+        // SAFETY: four lines of codes, twice four times four activations.
+        unsafe {
+            let codes = codes.map(|codes| _mm512_loadu_si512(codes.add(line * 64).cast()));
+            let low = codes.map(|codes| _mm512_and_si512(codes, mask));
+            let high = codes.map(|codes| _mm512_and_si512(_mm512_srli_epi16::<4>(codes), mask));
+            for t in 0..T {
+                let (q_low, q_high) = (four(x[t], line), four(x[t], line + 4));
+                for p in 0..P {
+                    dots[p][t] = _mm512_dpbusd_epi32(dots[p][t], low[p], q_low);
+                    dots[p][t] = _mm512_dpbusd_epi32(dots[p][t], high[p], q_high);
+                }
+            }
+        }
+    }
+    dots
+}
+
+/// Activations `4 * line .. 4 * line + 4` of a block in every 32-bit lane.
+///
+/// # Safety
+/// An activation block at `x`; `line < 8`.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn four(x: *const ActivationBlock, line: usize) -> __m512i {
+    // SAFETY: the caller's condition: 32 bytes of `q` come first.
+    unsafe { _mm512_set1_epi32(x.cast::<i32>().add(line).read()) }
+}
+
+/// # Safety
+/// 16 scales at `at`.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn load_scales<const SCALES: u8>(at: *const u8) -> __m512 {
+    // SAFETY: the caller's condition.
+    let bits = unsafe { _mm256_loadu_si256(at.cast()) };
+    match SCALES {
+        BF16 => _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits))),
+        _ => _mm512_cvtph_ps(bits),
+    }
+}

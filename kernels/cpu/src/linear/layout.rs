@@ -1,0 +1,169 @@
+//! How a packed weight lies in memory: panels of 16 output rows, so that one 4-byte piece of an activation meets 16 rows in
+//! one vector. Knows offsets; neither where values come from nor what is computed with them.
+//!
+//! ```text
+//! weight = [panel 0][panel 1]..               panel p holds rows 16p .. 16p+15; missing rows are zeros
+//!
+//! integer panel = [codes of block 0][codes of block 1]..[scales of block 0][scales of block 1]..     block = 32 columns
+//!   8-bit codes  = 8 lines of 64 bytes; line j: [row 0: columns 4j..4j+3][row 1: ..]..[row 15]
+//!   4-bit codes  = 4 lines of 64 bytes; as above with columns 4j.. in the low and 16+4j.. in the high nibbles
+//!   scales       = [scale of row 0]..[row 15], 16 bits each, then likewise the minima of affine weights
+//!
+//! dense panel, a 64-byte line after the other:
+//!   f32          = line k: [row 0]..[row 15] of column k
+//!   bf16         = line k: [row 0: columns 2k, 2k+1]..[row 15]
+//!   fp8          = half line k (32 bytes): [row 0: columns 2k, 2k+1]..[row 15], one byte each; behind them per 128 columns
+//!                  one line of f32: the block scales of the 16 rows, times 256
+//! ```
+
+/// Output rows of a panel.
+pub const PANEL_ROWS: usize = 16;
+/// Columns that share a scale, of weights and of activations.
+pub(super) const BLOCK_COLS: usize = 32;
+/// Columns of a partial sum of a dense product, and of an FP8 scale block.
+pub(super) const DENSE_BLOCK_COLS: usize = 128;
+const LINE_BYTES: usize = 64;
+
+/// What a code is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Codes {
+    /// 4 bits, 0..=15.
+    Nibbles,
+    /// 8 bits of which only 0..=15 occur (4-bit codes, expanded).
+    Narrow,
+    /// 8 bits, 0..=255.
+    Wide,
+}
+
+/// What goes with a block of codes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scales {
+    /// value = scale * (code - zero), f16 scale.
+    F16,
+    /// value = scale * (code - zero), BF16 scale.
+    Bf16,
+    /// value = scale * code + minimum, both f16.
+    AffineF16,
+}
+
+/// Layout of an integer weight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct IntLayout {
+    pub(super) codes: Codes,
+    pub(super) scales: Scales,
+    /// Blocks along a row; the last one may be partial, its missing codes are `zero` (symmetric) or 0.
+    pub(super) blocks: usize,
+}
+
+impl IntLayout {
+    pub(super) fn new(codes: Codes, scales: Scales, cols: usize) -> Self {
+        Self { codes, scales, blocks: cols.div_ceil(BLOCK_COLS) }
+    }
+
+    /// The code whose value is 0 in a symmetric weight.
+    pub(super) fn zero(&self) -> u8 {
+        if self.codes == Codes::Wide { 128 } else { 8 }
+    }
+
+    /// Bytes of one block's codes, 16 rows.
+    pub(super) fn code_bytes(&self) -> usize {
+        if self.codes == Codes::Nibbles { 256 } else { 512 }
+    }
+
+    /// Bytes of one block's scales (and minima), 16 rows.
+    pub(super) fn scale_bytes(&self) -> usize {
+        if self.scales == Scales::AffineF16 { 64 } else { 32 }
+    }
+
+    /// Where the scales begin in a panel.
+    pub(super) fn scales_offset(&self) -> usize {
+        self.blocks * self.code_bytes()
+    }
+
+    pub(super) fn panel_bytes(&self) -> usize {
+        (self.scales_offset() + self.blocks * self.scale_bytes()).next_multiple_of(LINE_BYTES)
+    }
+}
+
+/// Element type of a dense weight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Element {
+    F32,
+    Bf16,
+    Fp8,
+}
+
+/// Layout of a dense weight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct DenseLayout {
+    pub(super) element: Element,
+    pub(super) cols: usize,
+}
+
+impl DenseLayout {
+    /// Where element (row of the panel, column) lies in a panel.
+    pub(super) fn element_offset(&self, row: usize, col: usize) -> usize {
+        match self.element {
+            Element::F32 => (col * PANEL_ROWS + row) * 4,
+            Element::Bf16 => (col / 2 * PANEL_ROWS + row) * 4 + col % 2 * 2,
+            Element::Fp8 => (col / 2 * PANEL_ROWS + row) * 2 + col % 2,
+        }
+    }
+
+    /// Where the FP8 block scales begin in a panel.
+    pub(super) fn scales_offset(&self) -> usize {
+        (self.cols.div_ceil(2) * 2 * PANEL_ROWS).next_multiple_of(LINE_BYTES)
+    }
+
+    pub(super) fn panel_bytes(&self) -> usize {
+        match self.element {
+            Element::F32 => self.cols * 64,
+            Element::Bf16 => self.cols.div_ceil(2) * 64,
+            Element::Fp8 => self.scales_offset() + self.cols.div_ceil(DENSE_BLOCK_COLS) * 64,
+        }
+    }
+}
+
+/// Layout of any packed weight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PanelLayout {
+    Int(IntLayout),
+    Dense(DenseLayout),
+}
+
+impl PanelLayout {
+    pub(super) fn panel_bytes(&self) -> usize {
+        match self {
+            Self::Int(layout) => layout.panel_bytes(),
+            Self::Dense(layout) => layout.panel_bytes(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn dense_elements_do_not_overlap() {
+        for (element, size) in [(Element::F32, 4), (Element::Bf16, 2), (Element::Fp8, 1)] {
+            let layout = DenseLayout { element, cols: 33 };
+            let mut seen = BTreeSet::new();
+            for row in 0..PANEL_ROWS {
+                for col in 0..33 {
+                    let at = layout.element_offset(row, col);
+                    assert_eq!(at % size, 0);
+                    assert!(at + size <= layout.panel_bytes() && seen.insert(at));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn four_bit_panels_are_as_small_as_the_checkpoint() {
+        assert_eq!(IntLayout::new(Codes::Nibbles, Scales::AffineF16, 576).panel_bytes(), 18 * 20 * 16);
+        assert_eq!(IntLayout::new(Codes::Wide, Scales::F16, 576).panel_bytes(), 18 * 34 * 16);
+    }
+}

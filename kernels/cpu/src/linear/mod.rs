@@ -1,0 +1,113 @@
+//! Linear layers: weights packed into panels, and products of panel ranges with rows of activations.
+//!
+//! Every worker of a pool calls the same functions with its own share; barriers between phases are the caller's:
+//!
+//! ```text
+//! integer weights (weight.quantizes_rows())                      other weights
+//!   quantize rows   each worker its share, or all rows              -
+//!                   into its own scratch where they are few
+//!   barrier         unless the scratch is the worker's own          -
+//!   multiply        panel ranges, from an atomic counter         multiply
+//! ```
+//!
+//! A row's result does not depend, to the bit, on the rows beside it or on how panels are split, for one [`Isa`].
+//! It does not know threads, queues or operations.
+
+mod activations;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod layout;
+mod pack;
+mod quantize;
+mod scalar;
+mod source;
+mod storage;
+#[cfg(test)]
+mod tests;
+mod weight;
+
+use std::ops::Range;
+
+use millrace_ops::LinearMode;
+
+pub use activations::QuantizedRows;
+pub use layout::PANEL_ROWS;
+pub use weight::{CpuCompute, PackedWeight};
+
+use crate::Isa;
+use layout::PanelLayout;
+
+/// Up to this many rows it is cheaper that each worker quantizes all of them for itself than to share and wait.
+pub const REDUNDANT_ROWS: usize = 4;
+
+/// One product: `out[r] (+)= weight * x[r] (+ bias)`, f32, row-major.
+#[derive(Clone, Copy)]
+pub struct LinearTask<'a> {
+    pub weight: &'a PackedWeight,
+    /// `rows` rows of `weight.cols()` values, `x_stride` apart.
+    pub x: *const f32,
+    pub x_stride: usize,
+    pub rows: usize,
+    /// `rows` rows of `weight.rows()` values, `out_stride` apart.
+    pub out: *mut f32,
+    pub out_stride: usize,
+    /// `weight.rows()` values.
+    pub bias: Option<*const f32>,
+    pub mode: LinearMode,
+}
+
+// SAFETY: the pointers are only followed by the unsafe functions below, whose conditions cover threads.
+unsafe impl Send for LinearTask<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for LinearTask<'_> {}
+
+/// Quantizes `rows` of the task's activations into the same rows of `to`. Only for weights that want it
+/// ([`PackedWeight::quantizes_rows`]).
+///
+/// # Safety
+/// `task.x` can be read; `to` has room for `task.rows` rows of `weight.cols()`; nobody else accesses those rows of `to`
+/// meanwhile.
+pub unsafe fn quantize(task: &LinearTask<'_>, rows: Range<usize>, to: &QuantizedRows) {
+    let source = activations::Source { x: task.x, stride: task.x_stride, cols: task.weight.cols };
+    // SAFETY: this function's conditions are theirs; the instruction set was checked when the weight was packed.
+    unsafe {
+        match task.weight.isa {
+            Isa::Scalar => activations::quantize(&source, rows, to),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => avx2::quantize(&source, rows, to),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => avx512::quantize(&source, rows, to),
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => activations::quantize(&source, rows, to),
+        }
+    }
+}
+
+/// Computes all rows of the output columns `16 * panels.start .. 16 * panels.end`.
+///
+/// # Safety
+/// `task`'s pointers are valid for what they are said to hold; `scratch` holds all rows quantized, where the weight wants it;
+/// nobody writes either meanwhile, nor accesses those columns of `out`.
+pub unsafe fn multiply(task: &LinearTask<'_>, panels: Range<usize>, scratch: &QuantizedRows) {
+    let panels = panels.start..panels.end.min(task.weight.panel_count());
+    if panels.is_empty() || task.rows == 0 {
+        return;
+    }
+    // SAFETY: this function's conditions are theirs; the instruction set was checked when the weight was packed.
+    unsafe {
+        match (task.weight.isa, &task.weight.layout) {
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512, PanelLayout::Int(layout)) => avx512::multiply_int(task, layout, panels, scratch),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512, PanelLayout::Dense(layout)) => avx512::multiply_dense(task, layout, panels),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx2, PanelLayout::Int(layout)) => avx2::multiply_int(task, layout, panels, scratch),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx2, PanelLayout::Dense(layout)) => avx2::multiply_dense(task, layout, panels),
+            (_, PanelLayout::Int(layout)) => scalar::multiply_int(task, layout, panels, scratch),
+            (_, PanelLayout::Dense(layout)) => scalar::multiply_dense(task, layout, panels),
+        }
+    }
+}

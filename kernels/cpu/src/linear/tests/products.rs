@@ -1,0 +1,265 @@
+//! Products on every instruction set of this machine: against f64, against each other, alone and in batches.
+
+use millrace_ops::{LinearMode, TensorFormat, WeightFormat};
+
+use super::lookup::WEIGHT_FORMATS;
+use super::tensors::{FORMATS, Random, Tensor, shapes};
+use crate::Isa;
+use crate::linear::activations::{ActivationBlock, quantize_block};
+use crate::linear::layout::BLOCK_COLS;
+use crate::linear::{CpuCompute, LinearTask, PANEL_ROWS, PackedWeight, QuantizedRows, multiply, quantize};
+
+const ROWS: [usize; 8] = [1, 2, 3, 5, 8, 13, 32, 70];
+/// What is in the output before, and must still be where nothing is to be written.
+const BEFORE: f32 = -7.25;
+
+/// A product with padded rows of `x` and `out`.
+struct Case<'a> {
+    weight: &'a PackedWeight,
+    x: &'a [f32],
+    bias: Option<&'a [f32]>,
+    mode: LinearMode,
+    /// Panels per call of `multiply`.
+    chunk: usize,
+}
+
+impl<'a> Case<'a> {
+    fn new(weight: &'a PackedWeight, x: &'a [f32]) -> Self {
+        Self { weight, x, bias: None, mode: LinearMode::Store, chunk: usize::MAX }
+    }
+
+    /// Runs rows `first .. first + count` and returns `count` rows of outputs.
+    fn run(&self, first: usize, count: usize) -> Vec<f32> {
+        let (rows, cols) = (self.weight.rows, self.weight.cols);
+        let stride = rows + 3;
+        let mut out = vec![BEFORE; count * stride];
+        let task = LinearTask {
+            weight: self.weight,
+            x: self.x[first * cols..].as_ptr(),
+            x_stride: cols,
+            rows: count,
+            out: out.as_mut_ptr(),
+            out_stride: stride,
+            bias: self.bias.map(<[f32]>::as_ptr),
+            mode: self.mode,
+        };
+        let mut scratch = QuantizedRows::new();
+        scratch.reserve(count, cols).unwrap();
+        let chunk = self.chunk.min(self.weight.panel_count());
+        // SAFETY: `x`, `out` and `bias` hold what the task says; one thread does everything in order.
+        unsafe {
+            if self.weight.quantizes_rows() {
+                quantize(&task, 0..count, &scratch);
+            }
+            for panel in (0..self.weight.panel_count()).step_by(chunk) {
+                multiply(&task, panel..panel + chunk, &scratch);
+            }
+        }
+        for row in out.chunks(stride) {
+            assert!(row[rows..].iter().all(|&v| v == BEFORE), "wrote beyond the row");
+        }
+        out.chunks(stride).flat_map(|row| row[..rows].to_vec()).collect()
+    }
+}
+
+fn pack(tensor: &Tensor, format: WeightFormat, isa: Isa) -> PackedWeight {
+    PackedWeight::pack(&[tensor.view()], format, CpuCompute::Fast, isa).unwrap()
+}
+
+/// What the kernel multiplies by: the activations, quantized where the weight wants it.
+fn effective(weight: &PackedWeight, x: &[f32]) -> Vec<f64> {
+    if !weight.quantizes_rows() {
+        return x.iter().map(|&v| f64::from(v)).collect();
+    }
+    let rows = x.chunks(weight.cols);
+    let blocks = rows.flat_map(|row| row.chunks(BLOCK_COLS));
+    blocks
+        .flat_map(|chunk| {
+            let block = quantize_block(chunk);
+            (0..chunk.len()).map(move |i| f64::from(block.q[i]) * f64::from(block.scale)).collect::<Vec<f64>>()
+        })
+        .collect()
+}
+
+/// The product in f64, and for each output the sum of magnitudes that rounding errors scale with.
+fn product(weight: &PackedWeight, x: &[f64]) -> Vec<(f64, f64)> {
+    let matrix: Vec<Vec<f32>> = (0..weight.rows)
+        .map(|row| {
+            let mut values = vec![0.0; weight.cols];
+            weight.lookup(row, &mut values);
+            values
+        })
+        .collect();
+    let dot = |row: &[f32], x: &[f64]| {
+        row.iter().zip(x).fold((0.0, 0.0), |(sum, size), (&w, x)| (sum + f64::from(w) * x, size + (f64::from(w) * x).abs()))
+    };
+    x.chunks(weight.cols).flat_map(|x| matrix.iter().map(|row| dot(row, x)).collect::<Vec<_>>()).collect()
+}
+
+#[test]
+fn products_agree_with_f64() {
+    let mut random = Random::new(11);
+    for stored in FORMATS {
+        for &(rows, cols) in shapes(stored) {
+            let tensor = Tensor::random(stored, rows, cols, &mut random);
+            let x = random.values(70 * cols);
+            for format in WEIGHT_FORMATS {
+                let weight = pack(&tensor, format, Isa::Scalar);
+                let right = product(&weight, &effective(&weight, &x));
+                let plain = product(&weight, &x.iter().map(|&v| f64::from(v)).collect::<Vec<_>>());
+                for isa in Isa::available() {
+                    let weight = pack(&tensor, format, isa);
+                    for count in ROWS {
+                        let out = Case::new(&weight, &x).run(0, count);
+                        check(&out, &right, 2e-6, &format!("{stored} {rows}x{cols} as {format}, {isa}, {count} rows"));
+                    }
+                    let out = Case::new(&weight, &x).run(0, 70);
+                    check(&out, &plain, 1.0 / 127.0, &format!("{stored} as {format}, {isa}, unquantized"));
+                }
+            }
+        }
+    }
+}
+
+/// `tolerance` is relative to the sum of magnitudes.
+fn check(out: &[f32], right: &[(f64, f64)], tolerance: f64, what: &str) {
+    for (i, (&got, &(want, size))) in out.iter().zip(right).enumerate() {
+        assert!((f64::from(got) - want).abs() <= tolerance * size + 1e-9, "{what}: output {i} is {got}, not {want} ({size})");
+    }
+}
+
+#[test]
+fn a_row_does_not_depend_on_its_batch_or_on_how_panels_are_split() {
+    let mut random = Random::new(12);
+    for stored in [TensorFormat::F32, TensorFormat::Q8_0, TensorFormat::Q4_0, TensorFormat::Q4_1, TensorFormat::Int4Group] {
+        let tensor = Tensor::random(stored, 139, 320, &mut random);
+        let x = random.values(70 * 320);
+        for format in WEIGHT_FORMATS {
+            for isa in Isa::available() {
+                let weight = pack(&tensor, format, isa);
+                let whole = Case::new(&weight, &x).run(0, 70);
+                for row in 0..70 {
+                    let alone = Case { chunk: 1 + row % 5, ..Case::new(&weight, &x) }.run(row, 1);
+                    assert_eq!(alone, whole[row * 139..][..139], "{stored} as {format}, {isa}, row {row}");
+                }
+                for count in ROWS {
+                    let part = Case { chunk: 3, ..Case::new(&weight, &x) }.run(70 - count, count);
+                    assert_eq!(part, whole[(70 - count) * 139..], "{stored} as {format}, {isa}, {count} rows");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn bias_and_residual_are_added() {
+    let mut random = Random::new(13);
+    let tensor = Tensor::random(TensorFormat::Q4_1, 45, 96, &mut random);
+    let (x, bias) = (random.values(7 * 96), random.values(45));
+    for format in WEIGHT_FORMATS {
+        for isa in Isa::available() {
+            let weight = pack(&tensor, format, isa);
+            let plain = Case::new(&weight, &x).run(0, 7);
+            for mode in [LinearMode::Store, LinearMode::Add] {
+                for bias in [None, Some(bias.as_slice())] {
+                    let out = Case { bias, mode, ..Case::new(&weight, &x) }.run(0, 7);
+                    for (i, (got, sum)) in out.iter().zip(&plain).enumerate() {
+                        let value = sum + bias.map_or(0.0, |bias| bias[i % 45]);
+                        let want = if mode == LinearMode::Add { BEFORE + value } else { value };
+                        assert_eq!(*got, want, "{format}, {isa}, {mode:?}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_quantizer_gives_the_same_bits() {
+    let mut random = Random::new(14);
+    for cols in [1, 7, 32, 33, 80, 96, 128, 131, 300, 576] {
+        let tensor = Tensor::random(TensorFormat::F32, 1, cols, &mut random);
+        let mut x = random.values(5 * cols);
+        x[cols..2 * cols].fill(0.0);
+        x[2 * cols..3 * cols].iter_mut().for_each(|v| *v *= 1e-35);
+        x[3 * cols..4 * cols].iter_mut().for_each(|v| *v *= 1e30);
+        for isa in Isa::available() {
+            let weight = pack(&tensor, WeightFormat::Int8, isa);
+            let mut out = vec![0.0; 5];
+            let task = LinearTask {
+                weight: &weight,
+                x: x.as_ptr(),
+                x_stride: cols,
+                rows: 5,
+                out: out.as_mut_ptr(),
+                out_stride: 1,
+                bias: None,
+                mode: LinearMode::Store,
+            };
+            let mut scratch = QuantizedRows::new();
+            scratch.reserve(5, cols).unwrap();
+            // SAFETY: `x` holds five rows and the scratch has room for them; one thread.
+            unsafe { quantize(&task, 0..5, &scratch) };
+            for row in 0..5 {
+                for (i, chunk) in x[row * cols..][..cols].chunks(BLOCK_COLS).enumerate() {
+                    // SAFETY: the row's blocks were just written.
+                    let got = unsafe { scratch.row(row, cols).add(i).read() };
+                    assert_eq!(fields(&got), fields(&quantize_block(chunk)), "{isa}, {cols} columns, row {row}");
+                }
+            }
+        }
+    }
+}
+
+fn fields(block: &ActivationBlock) -> ([i8; 32], u32, u32, i32, i32) {
+    (block.q, block.scale.to_bits(), block.scaled_sum.to_bits(), block.zero_8, block.zero_128)
+}
+
+/// Codes and activations at the ends of their ranges must not saturate 16-bit intermediates.
+#[test]
+fn extreme_codes_do_not_saturate() {
+    for fill in [0x00, 0xff, 0x80, 0x7f] {
+        for stored in [TensorFormat::Q8_0, TensorFormat::Q4_0, TensorFormat::Q4_1] {
+            let mut tensor = Tensor::random(stored, PANEL_ROWS, 32, &mut Random::new(15));
+            let (block, header) = match stored {
+                TensorFormat::Q8_0 => (34, 2),
+                TensorFormat::Q4_0 => (18, 2),
+                _ => (20, 4),
+            };
+            (0..PANEL_ROWS * block).filter(|at| at % block >= header).for_each(|at| tensor.spoil(at, fill));
+            for sign in [1.0f32, -1.0] {
+                let x = vec![sign; 32];
+                for format in [WeightFormat::Int8, WeightFormat::Int4] {
+                    for isa in Isa::available() {
+                        let weight = pack(&tensor, format, isa);
+                        let right = product(&weight, &effective(&weight, &x));
+                        check(
+                            &Case::new(&weight, &x).run(0, 1),
+                            &right,
+                            1e-6,
+                            &format!("{stored} as {format}, {isa}, {fill:#x}"),
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_not_finite_shows_in_its_own_row_alone() {
+    let mut random = Random::new(16);
+    let tensor = Tensor::random(TensorFormat::Q4_1, 32, 96, &mut random);
+    for bad in [f32::NAN, f32::INFINITY] {
+        let mut x = random.values(5 * 96);
+        x[2 * 96 + 50] = bad;
+        for format in WEIGHT_FORMATS {
+            for isa in Isa::available() {
+                let out = Case::new(&pack(&tensor, format, isa), &x).run(0, 5);
+                for (row, out) in out.chunks(32).enumerate() {
+                    assert_eq!(out.iter().any(|v| !v.is_finite()), row == 2, "{format}, {isa}, {bad}, row {row}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! Blocked attention as a task: cuts the work into tiles, and the context of single rows into parts where tiles alone would
+//! leave workers idle. Knows no vectors; `tile` has the arithmetic.
+//!
+//! ```text
+//! phase 0   tile:  rows of a sequence x KV head, all parts        -> output
+//!           part:  one decode row x KV head x part                -> shared scratch     only where rows are few
+//! phase 1   decode row x KV head: merge its parts in order        -> output
+//! ```
+
+use std::ops::Range;
+
+use millrace_ops::{BackendError, KvFormat};
+
+use super::Checked;
+use super::kernels::{Row, Softmax};
+use super::tile::{PART, PageBlocks, Tile, Work, attend, finish, merge_into};
+use crate::isa::Isa;
+use crate::ops::step::{KEYS, VALUES, Walk};
+use crate::simd::vector::Vector;
+use crate::task::{Task, Worker, product};
+
+/// Query rows of a tile, heads of a group included: enough to make widening a page cheap, few enough for scores to stay in L2.
+const TILE_QUERIES: usize = 96;
+/// Fewer items than this per worker, and decode rows are cut into parts.
+const ITEMS_PER_WORKER: usize = 4;
+/// Most shared scratch for parts; contexts beyond it are not cut.
+const MAX_SHARED_BYTES: usize = 64 << 20;
+
+pub(super) struct BlockedAttend {
+    checked: Checked,
+}
+
+/// What a worker does with an item.
+#[derive(Clone, Copy)]
+struct Item {
+    sequence: usize,
+    kv_head: usize,
+    first_row: usize,
+    rows: usize,
+    position: usize,
+    /// The only part to compute; `None`: all, up to the output.
+    part: Option<usize>,
+}
+
+impl BlockedAttend {
+    /// Whether vectors of `lanes` fit the shape.
+    pub(super) fn fits(checked: &Checked, lanes: usize) -> bool {
+        let page_tokens = checked.cache.layout.page_tokens;
+        checked.head_dim().is_multiple_of(lanes) && page_tokens.is_multiple_of(16) && PART.is_multiple_of(page_tokens)
+    }
+
+    pub(super) fn new(checked: Checked) -> Self {
+        Self { checked }
+    }
+
+    fn tile_rows(&self) -> usize {
+        (TILE_QUERIES / self.checked.group).max(1)
+    }
+
+    fn tiles_of(&self, sequence: usize) -> usize {
+        (self.checked.step.segments()[sequence].rows as usize).div_ceil(self.tile_rows())
+    }
+
+    fn is_decode(&self, sequence: usize) -> bool {
+        self.checked.step.segments()[sequence].rows == 1
+    }
+
+    fn parts_of(&self, sequence: usize) -> usize {
+        (self.checked.step.segments()[sequence].start as usize + 1).div_ceil(PART)
+    }
+
+    /// Parts that the longest table can have.
+    fn most_parts(&self) -> usize {
+        self.checked.step.table_tokens(self.checked.cache.layout.page_tokens).div_ceil(PART)
+    }
+
+    /// Floats of one part's result: sums, then softmax.
+    fn part_floats(&self) -> usize {
+        (self.checked.group * (self.checked.head_dim() + 2)).next_multiple_of(16)
+    }
+
+    /// Whether decode rows are cut. Who computes a part changes nothing in the result, so this may depend on anything.
+    fn cuts(&self, worker: &Worker<'_>) -> bool {
+        let sequences = 0..self.checked.step.sequences;
+        let items = sequences.clone().map(|s| self.tiles_of(s)).sum::<usize>() * self.checked.kv_heads();
+        let rows = sequences.filter(|s| self.is_decode(*s)).count() * self.checked.kv_heads();
+        let bytes = product(&[rows, self.most_parts(), self.part_floats(), 4]);
+        worker.workers > 1 && items < ITEMS_PER_WORKER * worker.workers && bytes <= worker.shared.bytes()
+    }
+
+    fn items_of(&self, sequence: usize, cut: bool) -> usize {
+        let per_head = if cut && self.is_decode(sequence) { self.parts_of(sequence) } else { self.tiles_of(sequence) };
+        per_head * self.checked.kv_heads()
+    }
+
+    fn item(&self, sequence: usize, index: usize, cut: bool) -> Item {
+        let segment = self.checked.step.segments()[sequence];
+        let (kv_head, index) = (index % self.checked.kv_heads(), index / self.checked.kv_heads());
+        let (first_row, position) = (segment.first_row as usize, segment.start as usize);
+        if cut && self.is_decode(sequence) {
+            return Item { sequence, kv_head, first_row, rows: 1, position, part: Some(index) };
+        }
+        // The last rows have the longest context: they go first, so that no worker is left with a long one at the end.
+        let skip = (self.tiles_of(sequence) - 1 - index) * self.tile_rows();
+        let rows = self.tile_rows().min(segment.rows as usize - skip);
+        Item { sequence, kv_head, first_row: first_row + skip, rows, position: position + skip, part: None }
+    }
+
+    /// Addresses of the pages that hold the positions `tokens`, which begin with a page.
+    fn pages(&self, item: &Item, tokens: Range<usize>, pages: &mut Vec<PageBlocks>) -> Result<(), BackendError> {
+        let Checked { arguments, cache, step, layer, .. } = &self.checked;
+        let page_tokens = cache.layout.page_tokens;
+        // Pages lie within their buffer, and blocks and scales within a page, so the addresses below are valid.
+        let base = cache.pages.address_of::<u8>(cache.page_count * cache.page_bytes).cast_const();
+        let offsets = |plane: usize| {
+            let (layout, block) = (&cache.layout.planes[plane], cache.layout.block_offset(plane, *layer));
+            (block + item.kv_head * layout.head_bytes(), block + layout.scales_offset(item.kv_head))
+        };
+        let ((keys, key_scales), (values, value_scales)) = (offsets(KEYS), offsets(VALUES));
+        pages.clear();
+        let (first, last) = (tokens.start / page_tokens, tokens.end.div_ceil(page_tokens));
+        for entry in &step.table(*arguments, item.sequence)?[first..last] {
+            arguments.require((entry.page as usize) < cache.page_count, || {
+                format!("a table names page {} of a pool of {}", entry.page, cache.page_count)
+            })?;
+            let page = base.wrapping_add(entry.page as usize * cache.page_bytes);
+            pages.push(PageBlocks {
+                keys: page.wrapping_add(keys),
+                values: page.wrapping_add(values),
+                key_scales: page.wrapping_add(key_scales).cast(),
+                value_scales: page.wrapping_add(value_scales).cast(),
+            });
+        }
+        Ok(())
+    }
+
+    fn run_item(
+        &self,
+        item: &Item,
+        slot: usize,
+        worker: &mut Worker<'_>,
+        pages: &mut Vec<PageBlocks>,
+    ) -> Result<(), BackendError> {
+        let checked = &self.checked;
+        let (head_dim, group) = (checked.head_dim(), checked.group);
+        let page_tokens = checked.cache.layout.page_tokens;
+        let context = item.position + item.rows;
+        let tokens = item.part.map_or(0..context, |part| part * PART..context.min((part + 1) * PART));
+        let first_token = tokens.start;
+        self.pages(item, tokens, pages)?;
+        let queries = item.rows * group;
+        let mut work =
+            Work::new(worker.scratch.floats(Work::floats(queries, head_dim, page_tokens))?, queries, head_dim, page_tokens);
+        for (row, to) in work.queries.chunks_exact_mut(group * head_dim).enumerate() {
+            // SAFETY: `x` is written by nobody in this phase.
+            to.copy_from_slice(unsafe { checked.queries(item.first_row + row, item.kv_head) });
+        }
+        let format: KvFormat = checked.cache.layout.format;
+        let (rows, position, scale) = (item.rows, item.position, checked.scale);
+        let tile = Tile { pages, first_token, format, page_tokens, head_dim, group, rows, position, scale };
+        let parts = item.part.map_or(0..tile.parts(), |part| part..part + 1);
+        // SAFETY: the instruction set is the machine's (checked when the backend was made); pages were resolved above.
+        unsafe { dispatch(worker.isa, Call::Attend { tile: &tile, parts }, &mut work) };
+        if item.part.is_some() {
+            // SAFETY: this slot belongs to the worker that took the item.
+            let to = unsafe { worker.shared.items_mut::<f32>(slot * self.part_floats(), group * (head_dim + 2)) };
+            to[..group * head_dim].copy_from_slice(&work.sums[..group * head_dim]);
+            to[group * head_dim..].copy_from_slice(&work.softmax[..group * 2]);
+            return Ok(());
+        }
+        for row in 0..item.rows {
+            // SAFETY: these outputs belong to the worker that took the item.
+            let out = unsafe { checked.outputs(item.first_row + row, item.kv_head) };
+            // SAFETY: as above for the instruction set.
+            unsafe { dispatch(worker.isa, Call::Finish { first_query: row * group, out, head_dim }, &mut work) };
+        }
+        Ok(())
+    }
+
+    /// Merges the parts of one decode row and KV head.
+    fn combine(&self, item: &Item, slot: usize, worker: &mut Worker<'_>) -> Result<(), BackendError> {
+        let checked = &self.checked;
+        let (head_dim, group) = (checked.head_dim(), checked.group);
+        let (floats, parts) = (self.part_floats(), self.parts_of(item.sequence));
+        // SAFETY: these parts were written in the first phase and are not written now (the copies are this worker's own).
+        let stored = unsafe { worker.shared.items::<f32>(slot * floats, parts * floats) };
+        let page_tokens = checked.cache.layout.page_tokens;
+        let mut work =
+            Work::new(worker.scratch.floats(Work::floats(group, head_dim, page_tokens))?, group, head_dim, page_tokens);
+        work.sums.copy_from_slice(&stored[..group * head_dim]);
+        work.softmax.copy_from_slice(&stored[group * head_dim..][..group * 2]);
+        for part in stored.chunks_exact(floats).skip(1) {
+            // SAFETY: the instruction set is the machine's.
+            unsafe { dispatch(worker.isa, Call::Merge { part, head_dim }, &mut work) };
+        }
+        // SAFETY: these outputs belong to the worker that took the item.
+        let out = unsafe { checked.outputs(item.first_row, item.kv_head) };
+        // SAFETY: the instruction set is the machine's.
+        unsafe { dispatch(worker.isa, Call::Finish { first_query: 0, out, head_dim }, &mut work) };
+        Ok(())
+    }
+
+    fn first_phase(&self, worker: &mut Worker<'_>, cut: bool) -> Result<(), BackendError> {
+        let step = &self.checked.step;
+        let mut pages = Vec::new();
+        let mut rows_before = RowsBefore::default();
+        let total = (0..step.sequences).map(|sequence| self.items_of(sequence, cut)).sum();
+        let mut walk = Walk::new(|sequence| self.items_of(sequence, cut));
+        while let Some(range) = worker.take(1, total) {
+            for item in range {
+                let (sequence, index) = walk.locate(item);
+                let item = self.item(sequence, index, cut);
+                if step.flagged(sequence) {
+                    for row in 0..if item.part.unwrap_or(0) == 0 { item.rows } else { 0 } {
+                        // SAFETY: these outputs belong to the worker that took the item.
+                        unsafe { self.checked.outputs(item.first_row + row, item.kv_head) }.fill(0.0);
+                    }
+                    continue;
+                }
+                let decode_row = rows_before.count(sequence, |s| cut && self.is_decode(s));
+                let slot = (decode_row * self.checked.kv_heads() + item.kv_head) * self.most_parts() + item.part.unwrap_or(0);
+                self.run_item(&item, slot, worker, &mut pages)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn second_phase(&self, worker: &mut Worker<'_>) -> Result<(), BackendError> {
+        let (step, kv_heads) = (&self.checked.step, self.checked.kv_heads());
+        let items_of = |sequence| if self.is_decode(sequence) { kv_heads } else { 0 };
+        let total = (0..step.sequences).map(items_of).sum();
+        let mut walk = Walk::new(items_of);
+        while let Some(range) = worker.take(1, total) {
+            for index in range {
+                let (sequence, kv_head) = walk.locate(index);
+                if !step.flagged(sequence) {
+                    let item = Item { part: None, kv_head, ..self.item(sequence, 0, true) };
+                    self.combine(&item, index * self.most_parts(), worker)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Task for BlockedAttend {
+    fn phases(&self) -> usize {
+        2
+    }
+
+    fn shared_bytes(&self, workers: usize) -> usize {
+        let rows = (self.checked.step.sequences * self.checked.kv_heads()).min(ITEMS_PER_WORKER * workers);
+        let bytes = product(&[rows, self.most_parts(), self.part_floats(), 4]);
+        if workers > 1 && bytes <= MAX_SHARED_BYTES { bytes } else { 0 }
+    }
+
+    fn run(&self, phase: usize, worker: &mut Worker<'_>) -> Result<(), BackendError> {
+        let Checked { arguments, cache, step, rows, .. } = &self.checked;
+        step.check(*arguments, *rows, cache.layout.page_tokens)?;
+        let cut = self.cuts(worker);
+        if phase == 0 {
+            self.first_phase(worker, cut)
+        } else if cut {
+            self.second_phase(worker)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// How many sequences before one have some property, for sequences asked for in ascending order.
+#[derive(Default)]
+struct RowsBefore {
+    sequence: usize,
+    counted: usize,
+}
+
+impl RowsBefore {
+    fn count(&mut self, sequence: usize, counts: impl Fn(usize) -> bool) -> usize {
+        while self.sequence < sequence {
+            self.counted += usize::from(counts(self.sequence));
+            self.sequence += 1;
+        }
+        self.counted
+    }
+}
+
+/// What is to be computed with vectors.
+enum Call<'a> {
+    Attend {
+        tile: &'a Tile<'a>,
+        parts: Range<usize>,
+    },
+    /// Adds a later part, as stored in shared scratch, to the sums.
+    Merge {
+        part: &'a [f32],
+        head_dim: usize,
+    },
+    /// Outputs of the queries from `first_query` on.
+    Finish {
+        first_query: usize,
+        out: &'a mut [f32],
+        head_dim: usize,
+    },
+}
+
+/// # Safety
+/// The machine has `isa`; tiles hold valid addresses.
+unsafe fn dispatch(isa: Isa, call: Call<'_>, work: &mut Work<'_>) {
+    // SAFETY: this function's condition.
+    unsafe {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => with_avx512(call, work),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => with_avx2(call, work),
+            // `lower` gives other sets the plain form.
+            _ => unreachable!("blocked attention without vectors"),
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
+unsafe fn with_avx512(call: Call<'_>, work: &mut Work<'_>) {
+    // SAFETY: the features are enabled here; the rest is the caller's condition.
+    unsafe { with::<crate::simd::avx512::Avx512>(call, work) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn with_avx2(call: Call<'_>, work: &mut Work<'_>) {
+    // SAFETY: the features are enabled here; the rest is the caller's condition.
+    unsafe { with::<crate::simd::avx2::Avx2>(call, work) }
+}
+
+/// # Safety
+/// [`Vector`]'s condition; tiles hold valid addresses.
+#[inline(always)]
+unsafe fn with<V: Vector>(call: Call<'_>, work: &mut Work<'_>) {
+    match call {
+        // SAFETY: this function's condition.
+        Call::Attend { tile, parts } => unsafe { attend::<V>(tile, parts, work) },
+        Call::Merge { part, head_dim } => {
+            let queries = work.softmax.len() / 2;
+            let (sums, softmax) = part.split_at(queries * head_dim);
+            for query in 0..queries {
+                let softmax = Softmax { largest: softmax[query * 2], sum: softmax[query * 2 + 1] };
+                let later = Row { sums: sums[query * head_dim..].as_ptr().cast_mut(), softmax };
+                // SAFETY: this function's condition; `merge` only reads the later part.
+                unsafe { merge_into::<V>(work.sums, work.softmax, (query, later), head_dim) };
+            }
+        }
+        Call::Finish { first_query, out, head_dim } => {
+            for (i, out) in out.chunks_exact_mut(head_dim).enumerate() {
+                // SAFETY: this function's condition.
+                unsafe { finish::<V>(work, first_query + i, out) };
+            }
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! One tile of blocked attention: some rows of a sequence with the query heads that share a KV head, over the tile's context in
+//! parts of [`PART`] tokens. Knows pages as addresses; not how tiles come about.
+//!
+//! A part is exact in itself (one softmax over its tokens); parts are merged in order. So a row's result depends on its context
+//! alone, whoever computes which part. Slots that a row does not see may hold anything: scores of theirs are replaced, values
+//! never loaded.
+
+use std::ops::Range;
+
+use super::kernels::{self, Bf16, Element, Factors, Fp8, Row, Scores, Softmax, Values};
+use crate::simd::vector::Vector;
+use millrace_ops::KvFormat;
+
+/// Tokens of a part.
+pub(super) const PART: usize = 256;
+/// Floats from one query row's scores to the next: a power of two would put all rows into a few sets of the cache.
+const STRIDE: usize = PART + 16;
+/// From this number of query rows on it pays to widen a page once for all.
+const WIDEN_ROWS: usize = 12;
+
+/// A page's blocks of one layer and head.
+#[derive(Clone, Copy)]
+pub(super) struct PageBlocks {
+    pub(super) keys: *const u8,
+    pub(super) values: *const u8,
+    /// BF16 bits per token; FP8 only.
+    pub(super) key_scales: *const u16,
+    pub(super) value_scales: *const u16,
+}
+
+/// A tile and where its numbers are.
+pub(super) struct Tile<'a> {
+    /// Pages of the positions from `first_token` on, up to the last row's.
+    pub(super) pages: &'a [PageBlocks],
+    pub(super) first_token: usize,
+    pub(super) format: KvFormat,
+    pub(super) page_tokens: usize,
+    pub(super) head_dim: usize,
+    pub(super) group: usize,
+    pub(super) rows: usize,
+    /// Position of the first row.
+    pub(super) position: usize,
+    pub(super) scale: f32,
+}
+
+/// Scratch of one worker for tiles of up to `queries` query rows (row r, head g at `r * group + g`).
+pub(super) struct Work<'a> {
+    /// `[queries, head_dim]`
+    pub(super) queries: &'a mut [f32],
+    /// `[queries, STRIDE]`: scores, then weights.
+    scores: &'a mut [f32],
+    /// `[queries, head_dim]`: sums of the part at hand, where it is not the first.
+    part_sums: &'a mut [f32],
+    /// `[queries, head_dim]`
+    pub(super) sums: &'a mut [f32],
+    /// `[queries, 2]`: largest and sum.
+    pub(super) softmax: &'a mut [f32],
+    part_softmax: &'a mut [f32],
+    /// A page's keys or values as floats.
+    block: &'a mut [f32],
+    score_factors: &'a mut [f32],
+    weight_factors: &'a mut [f32],
+}
+
+impl<'a> Work<'a> {
+    pub(super) fn floats(queries: usize, head_dim: usize, page_tokens: usize) -> usize {
+        queries * (3 * head_dim + STRIDE + 4) + page_tokens * head_dim + 2 * PART
+    }
+
+    /// Cuts `scratch`, of [`Self::floats`] floats.
+    pub(super) fn new(scratch: &'a mut [f32], queries: usize, head_dim: usize, page_tokens: usize) -> Self {
+        // Vectors' widths divide all sizes but the last, so each slice begins aligned.
+        let (scores, rest) = scratch.split_at_mut(queries * STRIDE);
+        let (score_factors, rest) = rest.split_at_mut(PART);
+        let (weight_factors, rest) = rest.split_at_mut(PART);
+        let (block, rest) = rest.split_at_mut(page_tokens * head_dim);
+        let (queries_part, rest) = rest.split_at_mut(queries * head_dim);
+        let (part_sums, rest) = rest.split_at_mut(queries * head_dim);
+        let (sums, rest) = rest.split_at_mut(queries * head_dim);
+        let (softmax, part_softmax) = rest.split_at_mut(queries * 2);
+        Self { queries: queries_part, scores, part_sums, sums, softmax, part_softmax, block, score_factors, weight_factors }
+    }
+}
+
+/// Which of a row's two sets of sums a part goes to.
+#[derive(Clone, Copy, PartialEq)]
+enum Target {
+    /// The row's own.
+    Row,
+    /// Aside, to be merged.
+    Aside,
+}
+
+impl Tile<'_> {
+    fn page(&self, position: usize) -> PageBlocks {
+        self.pages[(position - self.first_token) / self.page_tokens]
+    }
+
+    fn context(&self) -> usize {
+        self.position + self.rows
+    }
+
+    /// First row that sees `position`.
+    fn first_seeing(&self, position: usize) -> usize {
+        position.saturating_sub(self.position).min(self.rows)
+    }
+
+    pub(super) fn parts(&self) -> usize {
+        self.context().div_ceil(PART)
+    }
+}
+
+/// Computes `parts` of the tile; sums and softmax of its rows are then in `work`.
+///
+/// # Safety
+/// [`Vector`]'s condition; pages hold what the tile says and nobody writes them; `work` was made for the tile.
+#[inline(always)]
+pub(super) unsafe fn attend<V: Vector>(tile: &Tile<'_>, parts: Range<usize>, work: &mut Work<'_>) {
+    let first = parts.start;
+    for part in parts {
+        let target = if part == first { Target::Row } else { Target::Aside };
+        // SAFETY: this function's condition; the element type is that of the format.
+        unsafe {
+            match tile.format {
+                KvFormat::F32 => attend_part::<V, f32>(tile, part * PART, target, work),
+                KvFormat::Bf16 => attend_part::<V, Bf16>(tile, part * PART, target, work),
+                KvFormat::Fp8 => attend_part::<V, Fp8>(tile, part * PART, target, work),
+            }
+        }
+        if target == Target::Aside {
+            // SAFETY: as above.
+            unsafe { merge_part::<V>(tile, part * PART, work) }
+        }
+    }
+}
+
+/// # Safety
+/// As [`attend`].
+#[inline(always)]
+unsafe fn attend_part<V: Vector, E: Element>(tile: &Tile<'_>, start: usize, target: Target, work: &mut Work<'_>) {
+    let tokens = PART.min(tile.context() - start);
+    let (head_dim, group, page_tokens) = (tile.head_dim, tile.group, tile.page_tokens);
+    // SAFETY: this function's condition; rows and tokens are within the tile, so within `work`.
+    unsafe {
+        set_factors::<V>(tile, start, tokens, work);
+        let mut token = 0;
+        while token < tokens {
+            let count = page_tokens.min(tokens - token);
+            let row = tile.first_seeing(start + token);
+            let page = tile.page(start + token);
+            let task = Scores::<E> {
+                keys: page.keys.cast(),
+                page_tokens,
+                head_dim,
+                queries: work.queries.as_ptr().add(row * group * head_dim),
+                scores: work.scores.as_mut_ptr().add(row * group * STRIDE + token),
+                stride: STRIDE,
+                rows: (tile.rows - row) * group,
+                tokens: count,
+            };
+            page_scores::<V, E>(task, work.block);
+            token += page_tokens;
+        }
+        let (sums, softmax) = match target {
+            Target::Row => (&mut *work.sums, &mut *work.softmax),
+            Target::Aside => (&mut *work.part_sums, &mut *work.part_softmax),
+        };
+        let first = tile.first_seeing(start);
+        let factors = Factors { scores: work.score_factors.as_ptr(), weights: work.weight_factors.as_ptr() };
+        for query in first * group..tile.rows * group {
+            let seen = tokens.min(tile.position + query / group + 1 - start);
+            let part = kernels::softmax::<V>(work.scores.as_mut_ptr().add(query * STRIDE), factors, seen);
+            softmax[query * 2] = part.largest;
+            softmax[query * 2 + 1] = part.sum;
+        }
+        sums[first * group * head_dim..tile.rows * group * head_dim].fill(0.0);
+        let mut token = 0;
+        while token < tokens {
+            let count = page_tokens.min(tokens - token);
+            page_values::<V, E>(tile, (start, token, count), (work.scores, sums), work.block);
+            token += page_tokens;
+        }
+    }
+}
+
+/// # Safety
+/// As [`attend`].
+#[inline(always)]
+unsafe fn page_scores<V: Vector, E: Element>(task: Scores<E>, block: &mut [f32]) {
+    // SAFETY: this function's condition; `block` holds a page.
+    unsafe {
+        if task.rows < WIDEN_ROWS || E::WIDE {
+            kernels::scores::<V, E>(task);
+            return;
+        }
+        kernels::widen::<V, E>(task.keys, block.as_mut_ptr(), task.page_tokens * task.head_dim);
+        let Scores { page_tokens, head_dim, queries, scores, stride, rows, tokens, .. } = task;
+        let keys = block.as_ptr();
+        kernels::scores::<V, f32>(Scores { keys, page_tokens, head_dim, queries, scores, stride, rows, tokens });
+    }
+}
+
+/// Adds the values of a page's first `count` tokens, which begin at `token` of the part at `start`.
+///
+/// # Safety
+/// As [`attend`].
+#[inline(always)]
+unsafe fn page_values<V: Vector, E: Element>(
+    tile: &Tile<'_>,
+    (start, token, count): (usize, usize, usize),
+    (weights, sums): (&[f32], &mut [f32]),
+    block: &mut [f32],
+) {
+    let (head_dim, group) = (tile.head_dim, tile.group);
+    let (first, full) = (tile.first_seeing(start + token), tile.first_seeing(start + token + count - 1));
+    // SAFETY: this function's condition; `block` holds a page.
+    unsafe {
+        let stored: *const E = tile.page(start + token).values.cast();
+        let wide = (tile.rows - first) * group >= WIDEN_ROWS && !E::WIDE;
+        if wide {
+            kernels::widen::<V, E>(stored, block.as_mut_ptr(), count * head_dim);
+        }
+        // Rows on the diagonal see fewer tokens, each one more than the row before it; the rest see all.
+        let mut row = first;
+        while row < tile.rows {
+            let (rows, tokens) = if row < full { (1, tile.position + row + 1 - start - token) } else { (tile.rows - row, count) };
+            let weights = weights.as_ptr().add(row * group * STRIDE + token);
+            let sums = sums.as_mut_ptr().add(row * group * head_dim);
+            let (stride, rows_g) = (STRIDE, rows * group);
+            if wide {
+                let values = block.as_ptr();
+                kernels::values::<V, f32>(Values { values, head_dim, weights, stride, sums, rows: rows_g, tokens });
+            } else {
+                kernels::values::<V, E>(Values { values: stored, head_dim, weights, stride, sums, rows: rows_g, tokens });
+            }
+            row += rows;
+        }
+    }
+}
+
+/// What scores and weights of this part's tokens are multiplied by: scale and the base of the logits, and FP8 scales with the
+/// 256 that [`Vector::load_fp8`] leaves out.
+///
+/// # Safety
+/// As [`attend`].
+#[inline(always)]
+unsafe fn set_factors<V: Vector>(tile: &Tile<'_>, start: usize, tokens: usize, work: &mut Work<'_>) {
+    let scale = tile.scale * std::f32::consts::LOG2_E;
+    if tile.format != KvFormat::Fp8 {
+        work.score_factors.fill(scale);
+        work.weight_factors.fill(1.0);
+        return;
+    }
+    // SAFETY: this function's condition; a page's scales are whole vectors, and parts whole pages.
+    unsafe {
+        let (key, value) = (V::splat(scale * 256.0), V::splat(256.0));
+        let mut token = 0;
+        while token < tokens {
+            let page = tile.page(start + token);
+            let slot = (start + token) % tile.page_tokens;
+            V::load_bf16(page.key_scales.add(slot)).mul(key).store(work.score_factors.as_mut_ptr().add(token));
+            V::load_bf16(page.value_scales.add(slot)).mul(value).store(work.weight_factors.as_mut_ptr().add(token));
+            token += V::LANES;
+        }
+    }
+}
+
+/// # Safety
+/// As [`attend`].
+#[inline(always)]
+unsafe fn merge_part<V: Vector>(tile: &Tile<'_>, start: usize, work: &mut Work<'_>) {
+    for query in tile.first_seeing(start) * tile.group..tile.rows * tile.group {
+        let later = Softmax { largest: work.part_softmax[query * 2], sum: work.part_softmax[query * 2 + 1] };
+        // SAFETY: this function's condition; `query` is below the rows that `work` was made for.
+        unsafe {
+            let later = Row { sums: work.part_sums.as_mut_ptr().add(query * tile.head_dim), softmax: later };
+            merge_into::<V>(work.sums, work.softmax, (query, later), tile.head_dim);
+        }
+    }
+}
+
+/// Merges a later part of `query` into its sums.
+///
+/// # Safety
+/// [`Vector`]'s condition; `later` holds `head_dim` sums.
+#[inline(always)]
+pub(super) unsafe fn merge_into<V: Vector>(sums: &mut [f32], softmax: &mut [f32], (query, later): (usize, Row), head_dim: usize) {
+    let so_far = Softmax { largest: softmax[query * 2], sum: softmax[query * 2 + 1] };
+    let sums = &mut sums[query * head_dim..][..head_dim];
+    // SAFETY: this function's condition; `sums` was just cut to `head_dim`.
+    let merged = unsafe { kernels::merge::<V>(Row { sums: sums.as_mut_ptr(), softmax: so_far }, later, head_dim) };
+    softmax[query * 2] = merged.largest;
+    softmax[query * 2 + 1] = merged.sum;
+}
+
+/// Divides the sums of `query` by its weights, into `out`.
+///
+/// # Safety
+/// [`Vector`]'s condition.
+#[inline(always)]
+pub(super) unsafe fn finish<V: Vector>(work: &mut Work<'_>, query: usize, out: &mut [f32]) {
+    let softmax = Softmax { largest: work.softmax[query * 2], sum: work.softmax[query * 2 + 1] };
+    let sums = &mut work.sums[query * out.len()..][..out.len()];
+    // SAFETY: this function's condition; both hold `out.len()` floats.
+    unsafe { kernels::finish::<V>(Row { sums: sums.as_mut_ptr(), softmax }, out.as_mut_ptr(), out.len()) }
+}

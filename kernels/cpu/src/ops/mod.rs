@@ -1,0 +1,48 @@
+//! The operations of the CPU backend, one file each. An operation checks its arguments against its buffers when it is
+//! enqueued and its step inputs (tokens, tables, samplers), which only exist on the device, when it runs.
+//! Knows neither queues nor threads.
+
+mod attend;
+mod embed;
+mod gather;
+mod kv_write;
+mod linear;
+mod norm;
+mod pages;
+mod rope;
+mod sample;
+mod silu;
+mod step;
+mod tags;
+mod upload;
+mod verdicts;
+
+use millrace_ops::{BackendError, Op};
+
+use crate::pool::Compute;
+use crate::task::{Arguments, Task};
+
+/// Checks `op` and makes it ready to run.
+///
+/// # Errors
+/// [`BackendError::Invalid`] where an argument does not fit its buffer or a handle is another backend's.
+pub(crate) fn lower(op: Op, compute: Compute) -> Result<Box<dyn Task>, BackendError> {
+    let arguments = Arguments { operation: op.name() };
+    Ok(match op {
+        Op::Upload(op) => Box::new(upload::UploadTask::new(arguments, op)?),
+        Op::ApplyTags(op) => Box::new(tags::ApplyTagsTask::new(arguments, op)?),
+        Op::CheckTags(op) => Box::new(tags::CheckTagsTask::new(arguments, op)?),
+        Op::Embed(op) => Box::new(embed::EmbedTask::new(arguments, op)?),
+        Op::RmsNorm(op) => Box::new(norm::RmsNormTask::new(arguments, op)?),
+        Op::Linear(op) => linear::lower(arguments, op, compute)?,
+        Op::Rope(op) => Box::new(rope::RopeTask::new(arguments, op)?),
+        Op::WriteKv(op) => Box::new(kv_write::WriteKvTask::new(arguments, op)?),
+        Op::Attend(op) => attend::lower(arguments, op, compute)?,
+        Op::SiluMul(op) => Box::new(silu::SiluMulTask::new(arguments, op)?),
+        Op::GatherRows(op) => Box::new(gather::GatherRowsTask::new(arguments, op)?),
+        Op::Sample(op) => Box::new(sample::SampleTask::new(arguments, op)?),
+        Op::ExportPages(op) => Box::new(pages::ExportTask::new(arguments, op)?),
+        Op::ImportPages(op) => Box::new(pages::ImportTask::new(arguments, op)?),
+        Op::PublishVerdicts(op) => Box::new(verdicts::PublishVerdictsTask::new(arguments, op)?),
+    })
+}

@@ -1,0 +1,72 @@
+//! Vector forms against exact values.
+
+use super::*;
+
+fn isas() -> Vec<Isa> {
+    Isa::available()
+}
+
+#[test]
+fn exponentials_are_accurate_everywhere() {
+    // silu_mul(-g) gives exp(g) back; sum_weights of one logit is exp itself.
+    for isa in isas() {
+        let mut x = -90.0f32;
+        while x <= 0.0 {
+            let got = f64::from(sum_weights(isa, &[x], 0.0, 1.0, 0.0));
+            let want = f64::from(x).exp();
+            assert!((got - want).abs() <= 3e-7 * want + 1.7e-38, "{isa}: exp({x}) = {got:e}, want {want:e}");
+            x += 0.0137;
+        }
+        assert_eq!(sum_weights(isa, &[f32::NEG_INFINITY, -200.0], 0.0, 1.0, 0.0), 0.0, "{isa}");
+        assert_eq!(sum_weights(isa, &[0.0, -1.0, -2.0], 0.0, 1.0, 0.5), 1.0, "{isa}: a floor keeps what is above it");
+    }
+}
+
+#[test]
+fn rotations_hold_to_131072_radians() {
+    for isa in isas() {
+        let mut frequencies: Vec<f32> = (0..64).map(|i| 10_000f32.powf(-i as f32 / 64.0)).collect();
+        frequencies.extend([1.0, 0.5, std::f32::consts::PI / 4.0]);
+        let (mut sines, mut cosines) = (vec![0.0; frequencies.len()], vec![0.0; frequencies.len()]);
+        for position in (0..131_072).step_by(127).chain([131_072]) {
+            rotation(isa, position, &frequencies, &mut sines, &mut cosines);
+            for ((f, s), c) in frequencies.iter().zip(&sines).zip(&cosines) {
+                let angle = f64::from(position as f32 * f);
+                let error = (f64::from(*s) - angle.sin()).abs().max((f64::from(*c) - angle.cos()).abs());
+                assert!(error < 1.5e-7, "{isa}: position {position} frequency {f}: error {error:e}");
+            }
+        }
+    }
+}
+
+#[test]
+fn scans_find_what_is_not_finite_at_any_place() {
+    for isa in isas() {
+        for length in [1, 7, 16, 17, 100] {
+            for at in 0..length {
+                let mut logits = vec![-2.0f32; length];
+                logits[at] = 3.0;
+                assert_eq!(scan(isa, &logits), Scan { largest: 3.0, fine: true }, "{isa}");
+                for bad in [f32::NAN, f32::INFINITY] {
+                    logits[at] = bad;
+                    assert!(!scan(isa, &logits).fine, "{isa}: {bad} at {at} of {length}");
+                }
+                logits[at] = f32::NEG_INFINITY;
+                assert!(scan(isa, &logits).fine, "{isa}");
+            }
+        }
+    }
+}
+
+#[test]
+fn gates_far_from_zero_saturate() {
+    for isa in isas() {
+        let gate = [-1000.0, -88.0, 88.0, 1000.0, 0.0];
+        let mut out = [0.0; 5];
+        silu_mul(isa, &gate, &[1.0; 5], &mut out);
+        assert!(out[0].abs() < 1e-30 && out[1].abs() < 1e-30, "{isa}: {out:?}");
+        assert_eq!(out[2..], [88.0, 1000.0, 0.0], "{isa}");
+        silu_mul(isa, &[f32::NAN], &[1.0], &mut out[..1]);
+        assert!(out[0].is_nan(), "{isa}: NaN stays");
+    }
+}
