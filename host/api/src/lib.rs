@@ -1,1 +1,31 @@
-//! Placeholder.
+//! The HTTP face of a node: the OpenAI API for clients, probes and metrics, and an admin listener of its own.
+//!
+//! OpenAI's JSON exists only here. It does not know engines, pages, policies or TOML: it asks the node.
+//!
+//! ```text
+//! connection -> guard (path, id, panic) -> access (per route) -> json (checked request) -> node.submit
+//!                                                          frames <- script <- events <-+
+//! ```
+#![forbid(unsafe_code)]
+
+mod access;
+mod admin;
+mod body;
+mod chunks;
+mod error;
+#[cfg(feature = "fault-injection")]
+mod faults;
+mod guard;
+mod json;
+mod openai;
+mod routes;
+mod script;
+mod server;
+mod sse;
+mod stall;
+mod state;
+mod system;
+
+pub use error::{ApiError, Retry};
+pub use server::{BindError, Running, Server};
+pub use state::{Api, ApiOptions};

@@ -1,6 +1,7 @@
 //! The vocabulary of the host: ids, requests, sampling, stages and their precision, the clock.
 //!
 //! No serde, no IO, no async. It does not know HTTP, TOML, pages or policies.
+#![forbid(unsafe_code)]
 
 mod clock;
 mod ids;

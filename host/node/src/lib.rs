@@ -1,1 +1,43 @@
-//! Placeholder.
+//! One deployment, running: wires models, pools, lanes, policies and tenants together and owns a request's life from admission to
+//! its last token.
+//!
+//! ```text
+//! submit: place in the queue -> tokens -> precision policy (what) -> route policy (where) -> job -> engine
+//! answer: engine -> events -> task of the request: detokenize, stop strings -> Generation
+//! ```
+//!
+//! It does not know HTTP, OpenAI's JSON or TOML; numbers are the engine's, decisions the policies'.
+#![forbid(unsafe_code)]
+
+mod admission;
+mod error;
+mod generation;
+mod ids;
+mod lanes;
+mod metrics;
+mod node;
+mod policies;
+mod prompt;
+mod request;
+mod start;
+mod stopwatch;
+mod submit;
+mod tenants;
+
+pub use error::{StartError, SwapError};
+pub use generation::Generation;
+pub use metrics::{CONTENT_TYPE as METRICS_CONTENT_TYPE, Counter, Metrics, StatusClasses};
+pub use millrace_config::Digest;
+pub use millrace_core::{FinishReason, RequestId, TenantId};
+pub use millrace_engine::{EngineSnapshot, LaneFacts, PoolFacts};
+pub use millrace_policy::{BreakerState, PolicyInfo, SlotStatus};
+pub use millrace_policy_wasm::builtin::component as builtin_component;
+pub use millrace_policy_wasm::{LoadError, PolicyKind};
+pub use millrace_tokenize::ChatMessage;
+pub use node::{LaneSummary, Node, ServedModel};
+pub use policies::Policies;
+pub use request::{
+    ContextLength, Finished, GenerateError, GenerateRequest, GenerationEvent, PolicyGenerations, Prompt, RequestError, Sampling,
+    Started, TokenUsage,
+};
+pub use tenants::{KeyRing, key_matches};

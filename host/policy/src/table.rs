@@ -73,6 +73,8 @@ pub mod kind {
     pub const FREE_PAGES: u32 = 46;
     pub const HEALTHY: u32 = 47;
     pub const LANE_PRECISION: u32 = 48;
+    /// 1 where the host would take the lane for this request: healthy, of a precision that it may have, allowed to the tenant.
+    pub const ELIGIBLE: u32 = 49;
     // precisions
     pub const PREFILL_WEIGHT_BITS: u32 = 60;
     pub const DECODE_WEIGHT_BITS: u32 = 61;

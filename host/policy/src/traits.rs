@@ -30,6 +30,69 @@ pub enum FaultKind {
     Unavailable,
 }
 
+impl FaultKind {
+    /// Every kind, in the order of [`FaultKind::index`].
+    pub const ALL: [Self; 5] = [Self::Trap, Self::Timeout, Self::Memory, Self::Invalid, Self::Unavailable];
+
+    /// Its place in [`FaultKind::ALL`].
+    #[must_use]
+    pub fn index(self) -> usize {
+        match self {
+            Self::Trap => 0,
+            Self::Timeout => 1,
+            Self::Memory => 2,
+            Self::Invalid => 3,
+            Self::Unavailable => 4,
+        }
+    }
+}
+
+/// What every policy can do beside deciding. The defaults fit a policy that is plain native code.
+pub trait Policy: Send {
+    /// Asked for after an answer that could not be used: get ready for the next call, away from this thread. Must return at once;
+    /// until it is ready the policy answers [`FaultKind::Unavailable`].
+    fn recover(&mut self) {}
+
+    /// How long the last call took, if the policy measures that.
+    fn last_call_ns(&self) -> Option<u64> {
+        None
+    }
+
+    /// What the policy knows about itself, for status pages and metrics.
+    fn report(&self) -> PolicyReport {
+        PolicyReport::default()
+    }
+}
+
+/// What a policy knows about itself.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct PolicyReport {
+    /// Linear memory of the instance in use; 0 for native code or while none is ready.
+    pub memory_bytes: u64,
+    /// Instances made after the first.
+    pub rebuilds: u64,
+    /// Log lines let through and dropped by the rate limit.
+    pub log_lines: u64,
+    pub log_lines_dropped: u64,
+    /// Numbers that the policy registered.
+    pub metrics: Vec<GuestMetric>,
+}
+
+/// A number that a policy publishes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GuestMetric {
+    /// a-z, 0-9 and `_`.
+    pub name: String,
+    pub value: GuestValue,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum GuestValue {
+    Counter(u64),
+    /// Finite.
+    Gauge(f64),
+}
+
 /// What precision is asked for: one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ask {
@@ -50,7 +113,7 @@ pub struct Choice {
     pub reason: u32,
 }
 
-pub trait PrecisionPolicy: Send {
+pub trait PrecisionPolicy: Policy {
     /// One choice per ask, in order.
     ///
     /// # Errors
@@ -97,7 +160,7 @@ pub enum Decision {
     Refuse(Refusal),
 }
 
-pub trait RoutePolicy: Send {
+pub trait RoutePolicy: Policy {
     /// # Errors
     /// As [`PrecisionPolicy::choose`].
     fn decide(&mut self, request: &RouteRequest, lanes: &Table, tenants: &Table) -> Result<Decision, PolicyFault>;
@@ -131,7 +194,7 @@ pub struct Plan {
     pub reason: u32,
 }
 
-pub trait SchedulePolicy: Send {
+pub trait SchedulePolicy: Policy {
     /// # Errors
     /// As [`PrecisionPolicy::choose`].
     fn plan_step(&mut self, budget: &Budget, rows: &Table, tenants: &Table) -> Result<Plan, PolicyFault>;

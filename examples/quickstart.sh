@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# From a clean clone to an answer: builds Millrace, fetches the model, serves it and asks a question.
+#   examples/quickstart.sh           leaves the server running
+#   examples/quickstart.sh --once    stops it and returns its exit code
+# MILLRACE_BIN names a built binary to use instead of building one.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+once=no
+case "${1:-}" in
+  "") ;;
+  --once) once=yes ;;
+  *) echo "usage: examples/quickstart.sh [--once]" >&2; exit 2 ;;
+esac
+
+missing=()
+if [ -z "${MILLRACE_BIN:-}" ]; then
+  command -v cargo >/dev/null || missing+=("cargo (https://rustup.rs, version 1.95 or newer)")
+  command -v gcc >/dev/null || command -v cc >/dev/null || missing+=("gcc (Debian: apt-get install gcc g++)")
+  command -v g++ >/dev/null || command -v c++ >/dev/null || missing+=("g++ (Debian: apt-get install g++)")
+fi
+if ! command -v python3 >/dev/null; then
+  missing+=("python3 (Debian: apt-get install python3 python3-pip python3-venv)")
+else
+  python3 -m pip --version >/dev/null 2>&1 || missing+=("pip for python3 (Debian: apt-get install python3-pip)")
+  python3 -c 'import venv, ensurepip' 2>/dev/null || missing+=("venv for python3 (Debian: apt-get install python3-venv)")
+fi
+if [ ${#missing[@]} -gt 0 ]; then
+  echo "The quickstart needs what this machine does not have:" >&2
+  printf '  - %s\n' "${missing[@]}" >&2
+  exit 1
+fi
+
+examples/fetch-model.sh
+if [ -z "${MILLRACE_BIN:-}" ]; then
+  echo "build: release build of millrace (the first one takes some minutes)"
+  cargo build --release --locked --package millrace
+  MILLRACE_BIN="${CARGO_TARGET_DIR:-target}/release/millrace"
+fi
+
+config="${MILLRACE_CONFIG:-examples/quickstart.toml}"
+log=$(mktemp -t millrace-quickstart.XXXXXX.log)
+"$MILLRACE_BIN" serve -c "$config" >"$log" 2>&1 &
+server=$!
+stop() { kill -TERM "$server" 2>/dev/null || true; }
+trap stop INT TERM
+
+status=0
+python3 examples/clients/quickstart.py --server-pid "$server" || status=$?
+if [ "$status" -ne 0 ]; then
+  echo "The server's log ($log):" >&2
+  tail -n 20 "$log" >&2
+  stop
+  wait "$server" || true
+  exit "$status"
+fi
+
+if [ "$once" = yes ]; then
+  stop
+  wait "$server" || status=$?
+  rm -f "$log"
+  exit "$status"
+fi
+cat <<TEXT
+
+The server goes on (process $server, log $log). Try:
+  curl -N http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
+    -d '{"model": "smollm2-135m", "stream": true, "messages": [{"role": "user", "content": "Name three colours."}]}'
+Stop it with: kill $server
+TEXT
+trap - INT TERM

@@ -1,0 +1,175 @@
+//! The admin listener's routes: what is in force, how it does, and replacing a policy while requests stream.
+
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::http::Response;
+use millrace_node::{BreakerState, Node, PolicyInfo, PolicyKind, SlotStatus, SwapError};
+use serde_json::{Value, json};
+
+use crate::body::read_bytes;
+use crate::error::ApiError;
+use crate::openai::json_response;
+use crate::state::Api;
+
+/// A component takes longer to arrive than a prompt.
+const COMPONENT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(120);
+
+pub(crate) async fn status(State(api): State<Api>) -> Result<Response<Body>, ApiError> {
+    let node = api.loaded().ok_or_else(ApiError::loading)?;
+    let model = node.model();
+    Ok(json_response(&json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "ready": node.is_ready(),
+        "draining": api.is_draining(),
+        "in_flight": node.in_flight(),
+        "model": {"name": model.name, "context_tokens": model.context_tokens, "digest": model.digest},
+        "lanes": lanes_json(node),
+        "pools": pools_json(node),
+        "tenants": node.tenant_names(),
+        "policies": policies_json(node),
+    })))
+}
+
+pub(crate) async fn policies(State(api): State<Api>) -> Result<Response<Body>, ApiError> {
+    let node = api.loaded().ok_or_else(ApiError::loading)?;
+    Ok(json_response(&json!({"policies": policies_json(node)})))
+}
+
+/// The body is a component; `x-sha256` pins it.
+pub(crate) async fn replace(
+    State(api): State<Api>,
+    Path(kind): Path<String>,
+    request: Request,
+) -> Result<Response<Body>, ApiError> {
+    let kind = kind_of(&kind)?;
+    let node = api.node()?.clone();
+    let pinned = match request.headers().get("x-sha256") {
+        None => None,
+        Some(value) => {
+            let digest = value.to_str().ok().and_then(|text| text.parse().ok());
+            Some(digest.ok_or_else(|| ApiError::bad_request("x-sha256 must be 64 hexadecimal digits."))?)
+        }
+    };
+    let source = read_bytes(request, api.options.max_component_bytes, COMPONENT_TIMEOUT).await?;
+    if source.is_empty() {
+        return Err(ApiError::bad_request("The body is empty; send the component's bytes."));
+    }
+    let swapping = node.clone();
+    let swap = move || swapping.policies().replace(kind, &source, pinned.as_ref());
+    let old = tokio::task::spawn_blocking(swap).await.map_err(|_| ApiError::internal())??;
+    Ok(changed(&node, kind, &old))
+}
+
+pub(crate) async fn roll_back(State(api): State<Api>, Path(kind): Path<String>) -> Result<Response<Body>, ApiError> {
+    let kind = kind_of(&kind)?;
+    let node = api.node()?.clone();
+    let rolling = node.clone();
+    let old = tokio::task::spawn_blocking(move || rolling.policies().roll_back(kind)).await.map_err(|_| ApiError::internal())??;
+    Ok(changed(&node, kind, &old))
+}
+
+/// Takes a page away from a running request, to see that its tag gives it away. The body names the request by the `x-request-id`
+/// that its client sent: `{"request": "id"}`.
+#[cfg(feature = "fault-injection")]
+pub(crate) async fn steal_page(State(api): State<Api>, request: Request) -> Result<Response<Body>, ApiError> {
+    let body = crate::body::read_json(&api.options, request).await?;
+    let asked: Value = serde_json::from_str(&body).map_err(|_| ApiError::bad_request("The body is no JSON."))?;
+    let id = asked.get("request").and_then(Value::as_str).unwrap_or_default();
+    let sequence = api.faults.find(id).ok_or_else(|| ApiError::conflict("There is no such request."))?;
+    let node = api.node()?.clone();
+    let stolen = tokio::task::spawn_blocking(move || node.steal_page(sequence)).await.map_err(|_| ApiError::internal())?;
+    stolen.map_err(ApiError::conflict)?;
+    Ok(json_response(&json!({"stolen_from": id})))
+}
+
+fn kind_of(name: &str) -> Result<PolicyKind, ApiError> {
+    match name {
+        "route" => Ok(PolicyKind::Route),
+        "schedule" => Ok(PolicyKind::Schedule),
+        "precision" => Ok(PolicyKind::Precision),
+        _ => Err(ApiError::not_found()),
+    }
+}
+
+fn changed(node: &Node, kind: PolicyKind, old: &PolicyInfo) -> Response<Body> {
+    let status = node.policies().status(kind);
+    json_response(&json!({
+        "kind": kind.to_string(), "was": info_json(old), "now": info_json(&status.info), "generation": status.generation
+    }))
+}
+
+fn policies_json(node: &Node) -> Vec<Value> {
+    node.policies().statuses().iter().map(|(kind, status)| slot_json(*kind, status)).collect()
+}
+
+fn slot_json(kind: PolicyKind, status: &SlotStatus) -> Value {
+    let faults: serde_json::Map<String, Value> =
+        status.total.faults.iter().map(|(kind, count)| (kind.to_string(), count.into())).collect();
+    let last_error = status.last_error.as_ref().map(|(generation, text)| json!({"generation": generation, "message": text}));
+    json!({
+        "kind": kind.to_string(),
+        "name": status.info.name,
+        "version": status.info.version,
+        "sha256": status.info.sha256,
+        "origin": status.info.origin,
+        "generation": status.generation,
+        "breaker": breaker(status.breaker),
+        "calls": status.total.calls,
+        "fallbacks": status.total.fallbacks,
+        "faults": faults,
+        "swaps": status.swaps,
+        "rollbacks": status.rollbacks,
+        "last_error": last_error,
+        "last_good": status.last_good.as_ref().map(info_json),
+    })
+}
+
+fn breaker(state: BreakerState) -> &'static str {
+    match state {
+        BreakerState::Closed => "closed",
+        BreakerState::Open { .. } => "open",
+        BreakerState::HalfOpen => "half open",
+    }
+}
+
+fn info_json(info: &PolicyInfo) -> Value {
+    json!({"name": info.name, "version": info.version, "sha256": info.sha256, "origin": info.origin})
+}
+
+fn lanes_json(node: &Node) -> Vec<Value> {
+    let engine = node.engine().snapshot();
+    let lane = |(i, lane): (usize, millrace_node::LaneSummary)| {
+        let facts = engine.lanes.get(i);
+        json!({
+            "name": lane.name, "precision": lane.precision, "fingerprint": lane.fingerprint,
+            "healthy": facts.is_some_and(|f| f.healthy),
+            "waiting": facts.map(|f| f.waiting), "running": facts.map(|f| f.running),
+            "free_pages": facts.map(|f| f.free_pages), "total_pages": facts.map(|f| f.total_pages),
+        })
+    };
+    node.lanes().into_iter().enumerate().map(lane).collect()
+}
+
+fn pools_json(node: &Node) -> Vec<Value> {
+    let engine = node.engine().snapshot();
+    let pool = |pool: &millrace_node::PoolFacts| {
+        json!({
+            "name": pool.name, "stage": pool.stage.to_string(), "healthy": pool.healthy, "steps": pool.steps,
+            "step_us": pool.step_us, "page_bytes": pool.page_bytes,
+            "pages": {
+                "total": pool.total_pages, "free": pool.free_pages, "quarantined": pool.quarantined_pages,
+                "pinned": pool.pinned_pages, "evictable": pool.evictable_pages
+            }
+        })
+    };
+    engine.pools.iter().map(pool).collect()
+}
+
+impl From<SwapError> for ApiError {
+    fn from(error: SwapError) -> Self {
+        match error {
+            SwapError::Busy | SwapError::NothingToRollBackTo => Self::conflict(error.to_string()),
+            SwapError::Refused(_) => Self { code: Some("policy_refused"), ..Self::bad_request(error.to_string()) },
+        }
+    }
+}

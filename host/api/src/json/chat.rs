@@ -1,0 +1,73 @@
+//! The body of `POST /v1/chat/completions`.
+
+use std::sync::LazyLock;
+
+use millrace_node::{ChatMessage, Prompt};
+
+use super::fields::{Fields, kind_of, parse_array, parse_string};
+use super::options::{self, Limits, Parsed};
+use super::unsupported;
+use crate::error::ApiError;
+
+static NAMES: LazyLock<Vec<&'static str>> = LazyLock::new(|| [&["messages"], options::NAMES, unsupported::NAMES].concat());
+
+const MESSAGE: &[&str] = &["role", "content", "tool_calls", "function_call", "audio"];
+const PART: &[&str] = &["type", "text"];
+
+/// # Errors
+/// 400 that names what is wrong.
+pub(crate) fn parse_chat(body: &str, limits: &Limits) -> Result<Parsed, ApiError> {
+    let fields = Fields::of_body(body, &NAMES)?;
+    unsupported::refuse_in_chat(&fields)?;
+    let messages = fields.array("messages", limits.messages)?;
+    let messages = messages.ok_or_else(|| fields.error("messages", "is missing: send an array of messages"))?;
+    if messages.is_empty() {
+        return Err(fields.error("messages", "is empty: send at least one message"));
+    }
+    let messages = messages.into_iter().enumerate().map(|(i, raw)| parse_message(raw, i)).collect::<Result<_, _>>()?;
+    options::parse_common(&fields, Prompt::Chat(messages), limits)
+}
+
+fn parse_message(raw: &str, index: usize) -> Result<ChatMessage, ApiError> {
+    let fields = Fields::of_value(raw, MESSAGE, format!("messages[{index}]"))?;
+    for name in ["tool_calls", "function_call", "audio"] {
+        if fields.raw(name).is_some_and(|raw| raw != "[]") {
+            let path = fields.path(name);
+            return Err(ApiError::unsupported(&path, format!("`{path}` is not supported yet; leave it out.")));
+        }
+    }
+    let role = fields.string("role", 64)?.ok_or_else(|| fields.error("role", "is missing"))?;
+    let role = match role.as_str() {
+        "developer" => "system".to_owned(),
+        "system" | "user" | "assistant" => role,
+        "tool" | "function" => {
+            let path = fields.path("role");
+            return Err(ApiError::unsupported(&path, format!("`{path}`: tools are not supported yet.")));
+        }
+        _ => return Err(fields.error("role", "must be system, developer, user, assistant, tool or function")),
+    };
+    Ok(ChatMessage { role, content: parse_content(&fields)? })
+}
+
+/// A string, parts that are all text (joined as they come), or nothing.
+fn parse_content(fields: &Fields<'_>) -> Result<String, ApiError> {
+    let Some(raw) = fields.raw("content") else { return Ok(String::new()) };
+    if raw.starts_with('"') {
+        return parse_string(raw).map_err(|wrong| fields.error("content", &wrong));
+    }
+    let wrong = || fields.error("content", &format!("must be a string or an array of parts, not {}", kind_of(raw)));
+    let parts = parse_array(raw).ok_or_else(wrong)?;
+    let mut content = String::new();
+    for (i, part) in parts.into_iter().enumerate() {
+        let part = Fields::of_value(part, PART, fields.path(&format!("content[{i}]")))?;
+        let kind = part.string("type", 64)?.ok_or_else(|| part.error("type", "is missing"))?;
+        if kind != "text" {
+            let path = part.path("type");
+            let message = format!("`{path}` is not supported: this model takes text parts only.");
+            return Err(ApiError::unsupported(&path, message));
+        }
+        let text = part.string("text", usize::MAX)?.ok_or_else(|| part.error("text", "is missing"))?;
+        content.push_str(&text);
+    }
+    Ok(content)
+}

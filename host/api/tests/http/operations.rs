@@ -1,0 +1,157 @@
+//! Clients that leave, queues that fill, policies that change, servers that end.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::support::{COMPLETIONS, PATIENCE, Rig, eventually, get, post, post_bytes};
+
+/// A long answer that streams.
+fn long(fields: Value) -> Value {
+    let mut body = json!({"prompt": "once", "temperature": 0, "max_tokens": 480, "ignore_eos": true});
+    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    body
+}
+
+/// Sends a request and reads what comes first.
+async fn open(rig: &Rig, body: &Value) -> TcpStream {
+    let mut stream = TcpStream::connect(rig.public).await.unwrap();
+    stream.write_all(&post_bytes(COMPLETIONS, &[], body.to_string().as_bytes())).await.unwrap();
+    stream
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_leaves_takes_its_sequence_along() {
+    let rig = Rig::start("").await;
+    for streaming in [true, false] {
+        let mut stream = open(&rig, &long(json!({"stream": streaming}))).await;
+        if streaming {
+            let mut first = [0; 16];
+            stream.read_exact(&mut first).await.unwrap();
+        } else {
+            eventually("the request is in", || rig.node.in_flight() == 1).await;
+        }
+        drop(stream);
+        rig.settles().await;
+    }
+    let metrics = get(rig.public, "/metrics").await.body;
+    assert!(metrics.contains("finished_reason=\"abort\"} 2"), "{metrics}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_queue_refuses_with_a_time() {
+    let rig = Rig::start("[limits]\nmax_waiting = 2\n").await;
+    let bodies: Vec<Value> = (0..24).map(|i| long(json!({"prompt": format!("{i:03} {}", "x".repeat(300)), "max_tokens": 4}))).collect();
+    let answers = futures_util::future::join_all(bodies.iter().map(|body| rig.post(COMPLETIONS, body))).await;
+    let refused: Vec<_> = answers.iter().filter(|a| a.status == 429).collect();
+    assert!(answers.iter().all(|a| matches!(a.status, 200 | 429)), "{answers:?}");
+    assert!(!refused.is_empty() && refused.len() < answers.len());
+    for answer in refused {
+        assert!(answer.headers["retry-after"].parse::<u64>().unwrap() >= 1);
+        assert_eq!(answer.error("type"), "rate_limit_error");
+    }
+    rig.settles().await;
+    assert_eq!(rig.post(COMPLETIONS, &long(json!({"max_tokens": 1}))).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_over_its_time_is_ended() {
+    let rig = Rig::start("[server]\nrequest_timeout_ms = 100\n").await;
+    let late = rig.post(COMPLETIONS, &long(json!({"stream": true}))).await;
+    if late.status == 200 {
+        let events = late.events();
+        // A machine that is fast enough finishes in time; the others say what happened.
+        let last = events.last().unwrap();
+        let finished = last["choices"][0]["finish_reason"] == "length";
+        assert!(finished || last["error"]["code"] == "deadline_exceeded", "{last}");
+    } else {
+        assert!(matches!(late.status, 503 | 504), "{late:?}");
+    }
+    rig.settles().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_lets_requests_end_and_takes_no_new_ones() {
+    let rig = Rig::start("").await;
+    let mut stream = open(&rig, &long(json!({"stream": true}))).await;
+    let mut start = vec![0; 16];
+    stream.read_exact(&mut start).await.unwrap();
+    let (public, api) = (rig.public, rig.api.clone());
+    let draining = tokio::spawn(rig.running.drain(PATIENCE));
+    eventually("the drain has begun", || api.is_draining()).await;
+    if rig.node.in_flight() > 0 {
+        let refused = post(public, COMPLETIONS, &[], long(json!({})).to_string().as_bytes()).await;
+        assert_eq!((refused.status, refused.error("code").as_str()), (503, "server_draining"));
+        assert_eq!(refused.headers["retry-after"], "5");
+        assert_eq!(get(public, "/ready").await.status, 503);
+        assert_eq!(get(public, "/live").await.status, 200);
+    }
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).await.unwrap();
+    let text = String::from_utf8_lossy(&rest);
+    assert!(text.contains("\"finish_reason\":\"length\"") && text.contains("data: [DONE]"), "{text}");
+    draining.await.unwrap();
+    assert!(TcpStream::connect(public).await.is_err(), "the port is free");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_without_time_ends_what_runs() {
+    let rig = Rig::start("").await;
+    let body = long(json!({"stream": true}));
+    let mut streams = Vec::new();
+    for _ in 0..4 {
+        streams.push(open(&rig, &body).await);
+    }
+    eventually("the requests are in", || rig.node.in_flight() == 4).await;
+    rig.running.drain(Duration::ZERO).await;
+    for mut stream in streams {
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).await.unwrap();
+        let text = String::from_utf8_lossy(&rest);
+        // Before the first byte as a status, after it as an event, or it was done already.
+        assert!(text.contains("server_draining") || text.contains("[DONE]"), "{text}");
+    }
+    assert_eq!(rig.node.in_flight(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_no_component_is_refused_and_changes_nothing() {
+    let rig = Rig::start("").await;
+    let before = get(rig.admin, "/admin/policies").await.json();
+    assert_eq!(before["policies"].as_array().unwrap().len(), 3);
+    for (body, headers) in [
+        (&b""[..], &[][..]),
+        (b"not wasm", &[]),
+        (b"\0asm\x01\0\0\0", &[]),
+        (b"\0asm\x01\0\0\0", &[("x-sha256", "00")]),
+        (b"\0asm\x01\0\0\0", &[("x-sha256", "0000000000000000000000000000000000000000000000000000000000000000")]),
+    ] {
+        let answer = post(rig.admin, "/admin/policies/route", headers, body).await;
+        assert_eq!(answer.status, 400, "{answer:?}");
+        assert!(!answer.error("message").is_empty());
+    }
+    assert_eq!(post(rig.admin, "/admin/policies/route", &[], &vec![0; 2 << 20]).await.status, 413);
+    assert_eq!(post(rig.admin, "/admin/policies/other", &[], b"x").await.status, 404);
+    assert_eq!(post(rig.admin, "/admin/policies/route/rollback", &[], b"").await.status, 409);
+    assert_eq!(get(rig.admin, "/admin/policies").await.json(), before);
+    let status = get(rig.admin, "/admin/status").await.json();
+    assert_eq!((&status["ready"], &status["lanes"][0]["name"]), (&json!(true), &json!("one")));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_built_in_component_replaces_the_native_policy_and_goes_again() {
+    let rig = Rig::start("").await;
+    let component = millrace_node::builtin_component(millrace_node::PolicyKind::Schedule);
+    let answer = post(rig.admin, "/admin/policies/schedule", &[("content-type", "application/wasm")], component).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let changed = answer.json();
+    assert_eq!((&changed["was"]["origin"], &changed["now"]["origin"]), (&json!("native"), &json!("uploaded")));
+    assert_eq!(changed["generation"], 2);
+    assert_eq!(rig.post(COMPLETIONS, &long(json!({"max_tokens": 8}))).await.status, 200);
+    let calls = |slots: &Value| slots["policies"].as_array().unwrap().iter().find(|p| p["kind"] == "schedule").unwrap()["calls"].clone();
+    assert!(calls(&get(rig.admin, "/admin/policies").await.json()).as_u64().unwrap() > 0);
+    let back = post(rig.admin, "/admin/policies/schedule/rollback", &[], b"").await.json();
+    assert_eq!(back["now"]["origin"], "native");
+}

@@ -1,0 +1,144 @@
+//! What clients may not do, and how they are told.
+
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::support::{CHAT, COMPLETIONS, Rig, get, post, send};
+
+fn hex(key: &str) -> String {
+    Sha256::digest(key).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn statuses_and_envelopes() {
+    let rig = Rig::start("[server]\nmax_body_bytes = 4096\n").await;
+    let ok = json!({"prompt": "a", "max_tokens": 1}).to_string();
+    let with = async |headers: &[(&str, &str)], body: &[u8]| post(rig.public, COMPLETIONS, headers, body).await;
+    assert_eq!(with(&[], ok.as_bytes()).await.status, 200);
+    assert_eq!(with(&[("content-type", "application/json; charset=utf-8")], ok.as_bytes()).await.status, 200);
+    assert_eq!(with(&[("content-encoding", "identity")], ok.as_bytes()).await.status, 200);
+    for (headers, body, status) in [
+        (&[][..], &b""[..], 400),
+        (&[], b"\xff", 400),
+        (&[], b"{\"model\":\"\\ud800\",\"prompt\":\"a\"}", 400),
+        (&[("content-type", "text/plain")], ok.as_bytes(), 415),
+        (&[("content-encoding", "gzip")], ok.as_bytes(), 415),
+        (&[], &[b' '; 5000], 413),
+        (&[], b"{\"model\":\"gpt-4\",\"prompt\":\"a\"}", 404),
+    ] {
+        let answer = with(headers, body).await;
+        assert_eq!(answer.status, status, "{answer:?}");
+        assert!(!answer.error("message").is_empty());
+        assert_eq!(answer.headers["content-type"], "application/json");
+        assert!(answer.headers.contains_key("x-request-id"));
+    }
+    assert_eq!(get(rig.public, COMPLETIONS).await.error("code"), "method_not_allowed");
+    assert_eq!(get(rig.public, "/nothing").await.error("code"), "unknown_url");
+    for path in ["//v1/models", "/v1/../v1/models", "/V1/models", "/%76%31/models", "/v1/models;x", "/admin/policies", "/admin/status"] {
+        assert_eq!(get(rig.public, path).await.status, 404, "{path}");
+    }
+    rig.settles().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wire_tricks_are_refused_and_the_server_lives() {
+    let rig = Rig::start("[server]\nmax_body_bytes = 4096\nmax_header_bytes = 8192\n").await;
+    let chunk = "1000\r\n".to_owned() + &" ".repeat(4096) + "\r\n";
+    let large = format!("POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n{chunk}{chunk}0\r\n\r\n");
+    assert_eq!(send(rig.public, large.as_bytes()).await.status, 413, "a chunked body is bounded too");
+    let header = format!("GET /live HTTP/1.1\r\nHost: x\r\nX: {}\r\n\r\n", "y".repeat(10_000));
+    assert_eq!(send(rig.public, header.as_bytes()).await.status, 431);
+    let headers = format!("GET /live HTTP/1.1\r\nHost: x\r\n{}\r\n", "a: b\r\n".repeat(200));
+    assert_eq!(send(rig.public, headers.as_bytes()).await.status, 431);
+    for request in [
+        "GET /live HTTP/1.1\r\nConnection: close\r\n\r\n",
+        "GET /live HTTP/1.1\r\nHost: a\r\nHost: b\r\nConnection: close\r\n\r\n",
+        "GET /live HTTP/1.1\r\nHost : a\r\n\r\n",
+        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef",
+        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        "nonsense\r\n\r\n",
+    ] {
+        assert_eq!(send(rig.public, request.as_bytes()).await.status, 400, "{request}");
+    }
+    let trace = send(rig.public, b"TRACE /live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await;
+    assert_eq!(trace.status, 405);
+    assert_eq!(get(rig.public, "/live").await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_clients_lose_their_connection() {
+    let rig = Rig::start("[server]\nheader_timeout_ms = 200\nbody_timeout_ms = 300\nmax_connections = 2\n").await;
+    let mut silent = TcpStream::connect(rig.public).await.unwrap();
+    let mut dripping = TcpStream::connect(rig.public).await.unwrap();
+    dripping.write_all(b"GET /live HTTP/1.1\r\nHo").await.unwrap();
+    // Both places are taken: this one waits until a timeout frees one.
+    assert_eq!(get(rig.public, "/live").await.status, 200);
+    let mut rest = Vec::new();
+    silent.read_to_end(&mut rest).await.unwrap();
+    dripping.read_to_end(&mut rest).await.unwrap();
+    let half = format!("POST {CHAT} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 100\r\n\r\n{{");
+    let answer = send(rig.public, half.as_bytes()).await;
+    assert_eq!((answer.status, answer.headers["x-should-retry"].as_str()), (408, "false"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_context_and_the_vocabulary_are_bounds() {
+    let rig = Rig::start("[limits]\nmax_output_tokens = 100\n").await;
+    for (fields, code) in [
+        (json!({"prompt": "a".repeat(600)}), "context_length_exceeded"),
+        (json!({"prompt": "a".repeat(512)}), "context_length_exceeded"),
+        (json!({"prompt": "a".repeat(500), "max_tokens": 13}), "context_length_exceeded"),
+        (json!({"prompt": "a", "max_tokens": 1_000_000}), "context_length_exceeded"),
+        (json!({"prompt": "a", "max_tokens": 101}), "invalid_value"),
+        (json!({"prompt": [255, 256]}), "invalid_value"),
+        (json!({"prompt": ""}), "invalid_value"),
+        (json!({"prompt": "a", "stop_token_ids": [256]}), "invalid_value"),
+    ] {
+        let answer = rig.post(COMPLETIONS, &fields).await;
+        assert_eq!((answer.status, answer.error("code").as_str()), (400, code), "{}", answer.error("message"));
+    }
+    let long = rig.post(COMPLETIONS, &json!({"prompt": "a".repeat(600), "max_tokens": 7})).await;
+    let wanted = "This model's maximum context length is 512 tokens. However, you requested 607 tokens (600 in the messages, 7 in the completion)";
+    assert!(long.error("message").starts_with(wanted), "{}", long.error("message"));
+    let fits = rig.post(COMPLETIONS, &json!({"prompt": "a".repeat(500), "max_tokens": 12, "ignore_eos": true, "temperature": 0})).await;
+    assert_eq!(fits.json()["usage"]["total_tokens"], 512);
+    let open_end = json!({"messages": [{"role": "user", "content": "a"}], "ignore_eos": true, "temperature": 0});
+    assert_eq!(rig.post(CHAT, &open_end).await.json()["usage"]["completion_tokens"], 100, "what the server gives at most");
+    rig.settles().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_open_their_tenant_and_nothing_else() {
+    let (a, b, root) = (hex("key-a"), hex("key-b"), hex("key-root"));
+    let tenants = format!(
+        "[server]\nadmin_key_sha256 = \"{root}\"\n[tenant.a]\nkey_sha256 = \"{a}\"\n[tenant.b]\nkey_sha256 = \"{b}\"\nmax_output_tokens = 2\n"
+    );
+    let rig = Rig::start(&tenants).await;
+    let body = json!({"prompt": "a", "max_tokens": 3, "ignore_eos": true}).to_string();
+    let with = async |key: &str| post(rig.public, COMPLETIONS, &[("authorization", key)], body.as_bytes()).await;
+    assert_eq!(with("Bearer key-a").await.status, 200);
+    assert_eq!(with("bearer key-a").await.status, 200);
+    assert_eq!(with("Bearer key-b").await.error("param"), "max_tokens", "the limit of the key's own tenant");
+    for wrong in ["Bearer key-c", "Bearer key-root", "Bearer ", "Bearer", "key-a", "Basic key-a", "Bearer  key-a"] {
+        let answer = with(wrong).await;
+        assert_eq!((answer.status, answer.error("code").as_str()), (401, "invalid_api_key"), "{wrong}");
+        assert!(!answer.body.contains("key-"));
+    }
+    assert_eq!(post(rig.public, COMPLETIONS, &[], body.as_bytes()).await.status, 401);
+    for path in ["/v1/models", "/v1/models/org/tiny", "/models/", "/v1/chat/completions"] {
+        assert_eq!(get(rig.public, path).await.status, 401, "{path}");
+    }
+    for path in ["/live", "/ready", "/health", "/metrics", "/version"] {
+        assert_eq!(get(rig.public, path).await.status, 200, "{path}");
+    }
+    for path in ["/admin/policies", "/admin/status"] {
+        assert_eq!(get(rig.admin, path).await.status, 401, "{path}");
+        let keyed = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer key-root\r\n\r\n");
+        assert_eq!(send(rig.admin, keyed.as_bytes()).await.status, 200, "{path}");
+        let tenant = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer key-a\r\n\r\n");
+        assert_eq!(send(rig.admin, tenant.as_bytes()).await.status, 401, "{path}");
+    }
+    assert!(get(rig.public, "/metrics").await.body.contains("millrace_auth_failures_total 16"));
+}

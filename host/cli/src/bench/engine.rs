@@ -1,0 +1,116 @@
+//! `millrace bench engine`: what the engine does per second, without HTTP and text.
+//!
+//! Prefill: one request of P tokens and one output token; P / (submission to first token).
+//! Decode: B requests with short, different prompts; tokens of all streams / time, over the span in which all B streams run
+//! (from the last stream's second token to the first stream's last). Greedy, no stop tokens. Each test is warmed up once and
+//! repeated; the median counts.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use millrace_core::{KvFormat, Precision, StagePrecision, StageRecipe};
+use serde_json::json;
+
+use super::lane::{BenchLane, LaneOptions};
+use super::report::{HEADER, Rates, TestResult, peak_rss_bytes};
+
+#[derive(Args)]
+pub(crate) struct EngineArgs {
+    /// GGUF file or hub directory.
+    #[arg(short, long)]
+    model: PathBuf,
+    /// Prompt lengths for prefill.
+    #[arg(short, long, value_delimiter = ',', default_value = "128,512")]
+    prompt: Vec<usize>,
+    /// Tokens generated per stream in decode.
+    #[arg(short = 'n', long, default_value_t = 128)]
+    output: usize,
+    /// Streams in decode.
+    #[arg(short, long, value_delimiter = ',', default_value = "1,8,32")]
+    batch: Vec<usize>,
+    /// Tokens in each stream's cache before the measured ones.
+    #[arg(short, long, value_delimiter = ',', default_value = "8")]
+    depth: Vec<usize>,
+    /// Worker threads; 0: all that this process may use.
+    #[arg(short, long, default_value_t = 0)]
+    threads: usize,
+    /// stored, bf16, fp8, int8 or int4.
+    #[arg(long, default_value = "int8")]
+    prefill_weights: StageRecipe,
+    /// stored, bf16, fp8, int8 or int4.
+    #[arg(long, default_value = "int4")]
+    decode_weights: StageRecipe,
+    /// KV format of decode: bf16 or fp8 (prefill keeps bf16; f32 for both with f32).
+    #[arg(long, default_value = "fp8", value_parser = parse_kv)]
+    kv: KvFormat,
+    /// Tokens of a prefill chunk.
+    #[arg(long, default_value_t = 512)]
+    chunk: u32,
+    /// Measured repeats of each test.
+    #[arg(short, long, default_value_t = 5)]
+    repeats: usize,
+    /// Check page tags in every step.
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
+    tags: bool,
+    /// One JSON object on stdout instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn parse_kv(text: &str) -> Result<KvFormat, String> {
+    match text {
+        "f32" => Ok(KvFormat::F32),
+        "bf16" => Ok(KvFormat::Bf16),
+        "fp8" => Ok(KvFormat::Fp8),
+        other => Err(format!("`{other}` is no KV format; use f32, bf16 or fp8")),
+    }
+}
+
+pub(crate) fn run(args: &EngineArgs) -> Result<()> {
+    ensure!(args.repeats >= 1 && args.output >= 4, "at least one repeat and four output tokens are needed to measure anything");
+    ensure!(args.batch.iter().chain(&args.prompt).chain(&args.depth).all(|&n| n >= 1), "batch, prompt and depth start at 1");
+    let prefill_kv = if args.kv == KvFormat::F32 { KvFormat::F32 } else { KvFormat::Bf16 };
+    let precision = Precision {
+        prefill: StagePrecision { recipe: args.prefill_weights, kv: prefill_kv },
+        decode: StagePrecision { recipe: args.decode_weights, kv: args.kv },
+    };
+    let longest = args.prompt.iter().copied().chain(args.depth.iter().map(|d| d + args.output)).max().unwrap_or(1);
+    let streams = args.batch.iter().copied().max().unwrap_or(1);
+    let options = LaneOptions { precision, threads: args.threads, chunk: args.chunk, streams, longest, tags: args.tags };
+    let lane = BenchLane::start(&args.model, &options).context("cannot start the engine")?;
+    if !args.json {
+        println!("{}\n{HEADER}", lane.description());
+    }
+    let mut results = Vec::new();
+    for &tokens in &args.prompt {
+        let rates = repeat(args.repeats, || lane.prefill(tokens))?;
+        push(&mut results, args.json, TestResult { test: "prefill", tokens, batch: 1, depth: 0, rates, peak_rss_bytes: peak_rss_bytes() });
+    }
+    for (&batch, &depth) in args.batch.iter().flat_map(|b| args.depth.iter().map(move |d| (b, d))) {
+        let rates = repeat(args.repeats, || lane.decode(batch, depth, args.output))?;
+        let result = TestResult { test: "decode", tokens: args.output, batch, depth, rates, peak_rss_bytes: peak_rss_bytes() };
+        push(&mut results, args.json, result);
+    }
+    if args.json {
+        let threads = lane.threads();
+        let results: Vec<_> = results.iter().map(|r| r.json(threads)).collect();
+        let method = format!("one warm-up and {} repeats per test, median; prefill: prompt tokens / time to first token; \
+             decode: tokens of all streams / time while all streams run", args.repeats);
+        println!("{}", json!({"results": results, "precision": precision.to_string(), "method": method,
+            "load_seconds": lane.load_seconds(), "weight_bytes": lane.weight_bytes()}));
+    }
+    Ok(())
+}
+
+fn repeat(repeats: usize, mut test: impl FnMut() -> Result<f64>) -> Result<Rates> {
+    test()?;
+    Ok(Rates::new((0..repeats).map(|_| test()).collect::<Result<_>>()?))
+}
+
+fn push(results: &mut Vec<TestResult>, json: bool, result: TestResult) {
+    if !json {
+        println!("{}", result.line());
+    }
+    results.push(result);
+}

@@ -1,0 +1,241 @@
+//! One lane on the CPU for measuring: a real engine with its native schedule, fed with token ids.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use millrace_core::{Clock, LaneId, PoolId, Precision, RequestId, SamplingParams, SeqId, Stage, StagePrecision, TenantId};
+use millrace_cpu::{CpuBackend, CpuCompute, CpuOptions};
+use millrace_engine::{EngineHandle, EngineSpec, Event, EventSink, Job, LaneSpec, PoolSpec, TagChecks};
+use millrace_model::{Architecture, Checkpoint, WeightCache};
+use millrace_ops::Backend;
+use millrace_policy::{BreakerSettings, FairSchedule, PolicyInfo, ScheduleSlot};
+use millrace_scheduler::StageLimits;
+
+pub(crate) struct LaneOptions {
+    pub(crate) precision: Precision,
+    pub(crate) threads: usize,
+    pub(crate) chunk: u32,
+    /// Sequences in decode at once.
+    pub(crate) streams: usize,
+    /// Longest sequence, tokens.
+    pub(crate) longest: usize,
+    pub(crate) tags: bool,
+}
+
+pub(crate) struct BenchLane {
+    engine: EngineHandle,
+    models: [Arc<dyn Architecture>; 2],
+    description: String,
+    threads: usize,
+    load: Duration,
+    weight_bytes: usize,
+    next_seq: AtomicU64,
+}
+
+/// Time since this process asked first.
+struct BenchClock(Instant);
+
+impl Clock for BenchClock {
+    fn now_us(&self) -> u64 {
+        u64::try_from(self.0.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+}
+
+/// Sends each event with the time it was published.
+struct Stamp(Sender<(usize, Instant, Event)>, usize);
+
+impl EventSink for Stamp {
+    fn emit(&mut self, event: Event) {
+        // A test that has seen enough drops its end.
+        let _ = self.0.send((self.1, Instant::now(), event));
+    }
+}
+
+const PAGE_TOKENS: u32 = 32;
+const PATIENCE: Duration = Duration::from_secs(600);
+
+impl BenchLane {
+    pub(crate) fn start(path: &Path, options: &LaneOptions) -> Result<Self> {
+        let began = Instant::now();
+        let checkpoint = Checkpoint::open(path)?;
+        let threads = if options.threads == 0 { millrace_cpu::available_threads() } else { options.threads };
+        let cpu = CpuBackend::new(CpuOptions { threads, compute: CpuCompute::Fast, isa: None })?;
+        let backend: Arc<dyn Backend> = Arc::new(cpu);
+        let device = backend.describe();
+        let mut cache = WeightCache::default();
+        let mut model = |stage: StagePrecision| -> Result<Arc<dyn Architecture>> {
+            Ok(millrace_model::load(&checkpoint, backend.as_ref(), stage.recipe, &mut cache)?.into())
+        };
+        let models = [model(options.precision.prefill)?, model(options.precision.decode)?];
+        let weight_bytes = cache.bytes();
+        let load = began.elapsed();
+        let pools = vec![
+            pool(Stage::Prefill, options, &models[0], &backend, checkpoint.digest()),
+            pool(Stage::Decode, options, &models[1], &backend, checkpoint.digest()),
+        ];
+        let lane = LaneSpec {
+            name: "bench".into(),
+            prefill: PoolId(0),
+            decode: PoolId(1),
+            precision: options.precision,
+            max_waiting: options.streams + 1,
+        };
+        let engine = millrace_engine::start(EngineSpec {
+            pools,
+            lanes: vec![lane],
+            tenants: vec![millrace_scheduler::TenantShare { weight: 1, tier: 1 }],
+            schedule: Arc::new(native_schedule()),
+            clock: Arc::new(BenchClock(Instant::now())),
+            boot_nonce: 1,
+        })?;
+        let description = format!(
+            "{} on {} ({}, {} threads), {}, {:.1} MiB of weights loaded in {:.2} s",
+            checkpoint.summary(),
+            device.name,
+            device.architecture,
+            device.threads,
+            options.precision,
+            weight_bytes as f64 / f64::from(1 << 20),
+            load.as_secs_f64()
+        );
+        let next_seq = AtomicU64::new(1);
+        Ok(Self { engine, models, description, threads: device.threads, load, weight_bytes, next_seq })
+    }
+
+    pub(crate) fn description(&self) -> &str {
+        &self.description
+    }
+
+    pub(crate) fn threads(&self) -> usize {
+        self.threads
+    }
+
+    pub(crate) fn load_seconds(&self) -> f64 {
+        self.load.as_secs_f64()
+    }
+
+    pub(crate) fn weight_bytes(&self) -> usize {
+        self.weight_bytes
+    }
+
+    /// Tokens per second of one prompt's prefill.
+    pub(crate) fn prefill(&self, tokens: usize) -> Result<f64> {
+        let began = Instant::now();
+        let events = self.submit(1, tokens, 1)?;
+        let first = wait_for(&events, |event| matches!(event, Event::Token(_)))?;
+        wait_for(&events, |event| matches!(event, Event::Finished(_)))?;
+        Ok(tokens as f64 / first.duration_since(began).as_secs_f64())
+    }
+
+    /// Tokens per second of all streams together while all of them run.
+    pub(crate) fn decode(&self, batch: usize, depth: usize, output: usize) -> Result<f64> {
+        let events = self.submit(batch, depth, output)?;
+        let mut stamps: Vec<Vec<Instant>> = vec![Vec::with_capacity(output); batch];
+        let mut running = batch;
+        while running > 0 {
+            let (stream, at, event) = events.recv_timeout(PATIENCE).context("the engine went silent")?;
+            match event {
+                Event::Token(_) => stamps[stream].push(at),
+                Event::Finished(_) => running -= 1,
+                Event::Failed(error) => bail!("a stream failed: {error}"),
+                Event::Prefilled { .. } => {}
+            }
+        }
+        // The first token is prefill's; the second may still wait for the hand-off of others.
+        let from = stamps.iter().filter_map(|s| s.get(1)).max().copied();
+        let until = stamps.iter().filter_map(|s| s.last()).min().copied();
+        let (Some(from), Some(until)) = (from, until) else { bail!("a stream gave fewer than two tokens") };
+        let counted = stamps.iter().flatten().filter(|&&at| from < at && at <= until).count();
+        let seconds = until.checked_duration_since(from).filter(|d| !d.is_zero());
+        let seconds = seconds.ok_or_else(|| anyhow!("the streams never ran together; generate more tokens with -n"))?;
+        Ok(counted as f64 / seconds.as_secs_f64())
+    }
+
+    fn submit(&self, batch: usize, tokens: usize, output: usize) -> Result<Receiver<(usize, Instant, Event)>> {
+        let (sender, receiver) = channel();
+        let vocab = self.models[0].vocab() as u64;
+        for stream in 0..batch {
+            let seq = self.next_seq.fetch_add(1, Ordering::Relaxed);
+            // Different ids per stream and position, all of them ordinary tokens.
+            let prompt: Vec<u32> = (0..tokens as u64).map(|i| (1000 + (seq * 7919 + i * 104_729) % (vocab / 2)) as u32 % vocab as u32).collect();
+            self.engine.submit(Job {
+                seq: SeqId(seq),
+                request: RequestId(seq),
+                lane: LaneId(0),
+                tenant: TenantId(0),
+                priority: 0,
+                deadline_us: None,
+                prompt: prompt.into(),
+                sampling: greedy(output),
+                events: Box::new(Stamp(sender.clone(), stream)),
+            })?;
+        }
+        Ok(receiver)
+    }
+}
+
+impl Drop for BenchLane {
+    fn drop(&mut self) {
+        self.engine.stop();
+    }
+}
+
+/// The host's own order, so that the numbers are the engine's.
+fn native_schedule() -> ScheduleSlot {
+    ScheduleSlot::new(Box::new(FairSchedule), PolicyInfo::native("fair"), BreakerSettings::default())
+}
+
+fn greedy(output: usize) -> SamplingParams {
+    let max_tokens = u32::try_from(output).unwrap_or(u32::MAX);
+    SamplingParams { temperature: 0.0, top_p: 1.0, top_k: 0, min_p: 0.0, seed: 0, max_tokens, stop_tokens: Vec::new() }
+}
+
+fn wait_for(events: &Receiver<(usize, Instant, Event)>, wanted: impl Fn(&Event) -> bool) -> Result<Instant> {
+    loop {
+        let (_, at, event) = events.recv_timeout(PATIENCE).context("the engine went silent")?;
+        if let Event::Failed(error) = &event {
+            bail!("the sequence failed: {error}");
+        }
+        if wanted(&event) {
+            return Ok(at);
+        }
+    }
+}
+
+fn pool(stage: Stage, options: &LaneOptions, model: &Arc<dyn Architecture>, backend: &Arc<dyn Backend>, digest: &str) -> PoolSpec {
+    let precision = match stage {
+        Stage::Prefill => options.precision.prefill,
+        Stage::Decode => options.precision.decode,
+    };
+    // Room for every stream at full length, and one more for pages that rest in quarantine.
+    let pages_each = (options.longest as u32 + 1).div_ceil(PAGE_TOKENS) + 1;
+    let streams = options.streams as u32;
+    PoolSpec {
+        name: stage.to_string(),
+        stage,
+        precision,
+        model: model.clone(),
+        backend: backend.clone(),
+        kv: precision.kv,
+        pages: pages_each * (streams + 1) + 8,
+        page_tokens: PAGE_TOKENS,
+        limits: StageLimits {
+            max_step_tokens: if stage == Stage::Prefill { options.chunk } else { streams },
+            max_sequences: streams,
+            max_resident: streams,
+            max_waiting: streams + 1,
+            max_context: model.max_tokens() as u32,
+            watermark_pages: 0,
+            max_preemptions: 3,
+            max_view_rows: 1024,
+            step_us_hint: 5_000,
+        },
+        zero_freed: millrace_kv::ZeroFreed::Keep,
+        tag_checks: if options.tags { TagChecks::On } else { TagChecks::Off },
+        weights_digest: digest.to_owned(),
+    }
+}

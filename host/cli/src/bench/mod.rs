@@ -1,0 +1,23 @@
+//! `millrace bench ..`: measurements that anyone can repeat. Knows how to measure, not how anything works.
+
+mod engine;
+mod lane;
+mod report;
+
+use clap::Subcommand;
+
+pub(crate) use engine::{EngineArgs, parse_kv};
+
+#[derive(Subcommand)]
+pub(crate) enum Bench {
+    /// Prefill and decode tokens/s of one lane in this process, through the real scheduler, hand-off and sampler.
+    Engine(EngineArgs),
+}
+
+impl Bench {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        match self {
+            Self::Engine(args) => engine::run(&args),
+        }
+    }
+}

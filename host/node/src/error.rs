@@ -1,0 +1,54 @@
+//! Why a node does not start. Every message names what, and what to do about it.
+
+use std::path::PathBuf;
+
+use millrace_engine::EngineError;
+use millrace_model::{CheckpointError, ModelError};
+use millrace_ops::BackendError;
+use millrace_policy_wasm::{LoadError, PolicyKind};
+use millrace_tokenize::TokenizeError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("the configuration has no model; add a [model.NAME] table")]
+    NoModel,
+    #[error("{}: HOME is not set, so `~` means nothing; write the whole path", .0.display())]
+    NoHome(PathBuf),
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    #[error("{}: the checkpoint has no tokenizer; serve one that has tokenizer.json or a GGUF vocabulary", .0.display())]
+    NoTokenizer(PathBuf),
+    #[error("tokenizer: {0}")]
+    Tokenizer(#[from] TokenizeError),
+    #[error("{}: the chat template {why}; check `chat_template` of the model", path.display())]
+    Template { path: PathBuf, why: String },
+    #[error("device: {0}")]
+    Backend(#[from] BackendError),
+    #[error("pool `{0}` is on no device; check its `device`")]
+    NoDevice(String),
+    #[error("pool `{pool}`: no page of {page_bytes} bytes fits into its memory; raise `memory_mib` or lower `page_tokens`")]
+    NoPages { pool: String, page_bytes: usize },
+    #[error("the policy engine: {0}")]
+    PolicyEngine(#[from] millrace_policy_wasm::EngineError),
+    #[error("policy.{kind}: {}: cannot be read: {why}; check `component`", path.display())]
+    Component { kind: PolicyKind, path: PathBuf, why: String },
+    #[error("policy.{kind}: {source}")]
+    Policy { kind: PolicyKind, source: LoadError },
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error("{0}; the boot nonce of page tags needs them")]
+    Random(String),
+}
+
+/// Why a policy in force stays.
+#[derive(Debug, thiserror::Error)]
+pub enum SwapError {
+    #[error("another policy is being loaded; try again when it is done")]
+    Busy,
+    #[error("there is no earlier policy to return to")]
+    NothingToRollBackTo,
+    #[error("the policy was refused and the one in force stays: {0}")]
+    Refused(LoadError),
+}

@@ -1,0 +1,41 @@
+//! Numbers for requests and sequences, and random numbers. Ids are counted, so none comes twice in a process.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use millrace_core::{Clock, RequestId, SeqId};
+
+#[derive(Debug, Default)]
+pub(crate) struct Ids(AtomicU64);
+
+impl Ids {
+    /// One request has one sequence for now, so both have the same number.
+    pub(crate) fn next(&self) -> (RequestId, SeqId) {
+        let id = self.0.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        (RequestId(id), SeqId(id))
+    }
+}
+
+/// A random number.
+///
+/// # Errors
+/// Where the operating system gives none.
+pub(crate) fn random_u64() -> Result<u64, String> {
+    getrandom::u64().map_err(|error| format!("the operating system gave no random bytes: {error}"))
+}
+
+/// The machine's monotonic clock, from 1 µs on when it is made.
+#[derive(Debug)]
+pub(crate) struct MonotonicClock(Instant);
+
+impl MonotonicClock {
+    pub(crate) fn new() -> Self {
+        Self(Instant::now())
+    }
+}
+
+impl Clock for MonotonicClock {
+    fn now_us(&self) -> u64 {
+        u64::try_from(self.0.elapsed().as_micros()).unwrap_or(u64::MAX).saturating_add(1)
+    }
+}

@@ -1,0 +1,289 @@
+//! From a configuration to a running node: checkpoint, tokenizer, devices, models, policies, engine, in this order, so that what is
+//! quick to refuse is refused first.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use millrace_config::{Config, Device, DeviceKind, Model, Pool, PoolSize};
+use millrace_core::{Clock, Compute, PoolId, StageRecipe};
+use millrace_cpu::{CpuBackend, CpuCompute, CpuOptions};
+use millrace_engine::{EngineSpec, LaneSpec, PoolSpec, TagChecks};
+use millrace_kv::ZeroFreed;
+use millrace_model::{Architecture, Checkpoint, TokenizerSource, WeightCache};
+use millrace_ops::Backend;
+use millrace_scheduler::{StageLimits, TenantShare};
+use millrace_tokenize::{ChatTemplate, GgufVocab, Tokenizer};
+
+use crate::admission::{Admission, TenantBounds};
+use crate::error::StartError;
+use crate::ids::{Ids, MonotonicClock, random_u64};
+use crate::lanes::{Lanes, tier};
+use crate::metrics::Metrics;
+use crate::node::{Inner, Node, ServedModel, unix_now_s};
+use crate::policies::Policies;
+use crate::tenants::KeyRing;
+
+/// A chat template is a page of text.
+const MAX_TEMPLATE_BYTES: u64 = 1 << 20;
+/// A sequence that was preempted so often is preempted only when nothing else can give pages.
+const MAX_PREEMPTIONS: u32 = 3;
+/// Rows that a schedule policy is shown at once.
+const MAX_VIEW_ROWS: u32 = 256;
+/// What policies are told of a step's time before the first one.
+const STEP_HINT_US: u32 = 10_000;
+
+impl Node {
+    /// Loads everything and starts the engine. Takes as long as the weights do; progress goes to the log.
+    ///
+    /// # Errors
+    /// What could not be opened, loaded or allocated, with its name.
+    pub fn start(config: &Config) -> Result<Self, StartError> {
+        let clock: Arc<dyn Clock> = Arc::new(MonotonicClock::new());
+        let model = config.models.first().ok_or(StartError::NoModel)?;
+        let checkpoint = open(model)?;
+        let text = Text::load(&checkpoint, model)?;
+        // Components are small: a policy that is refused is told before the weights are read.
+        let policies = Policies::load(config, clock.clone())?;
+        let pools = load_pools(config, &checkpoint)?;
+        let capacities: Vec<u32> = pools.iter().map(|pool| pool.pages.saturating_mul(pool.page_tokens)).collect();
+        let lanes = Lanes::new(config, checkpoint.digest(), &capacities);
+        let context_tokens = context(model, &pools, &lanes);
+        let page_tokens = pools.first().map_or(0, |pool| pool.page_tokens);
+        let spec = EngineSpec {
+            pools: pools.into_iter().map(|pool| PoolSpec { limits: bounded(pool.limits, context_tokens), ..pool }).collect(),
+            lanes: lane_specs(config),
+            tenants: config.tenants.iter().map(|t| TenantShare { weight: t.weight, tier: tier(t.tier) }).collect(),
+            schedule: policies.schedule().clone(),
+            clock: clock.clone(),
+            boot_nonce: boot_nonce()?,
+        };
+        let engine = millrace_engine::start(spec)?;
+        tracing::info!(model = model.name, context_tokens, lanes = lanes.rows.len(), "the node is ready");
+        let bounds: Vec<TenantBounds> =
+            config.tenants.iter().map(|t| TenantBounds { max_waiting: t.max_waiting, max_running: t.max_running }).collect();
+        let inner = Inner {
+            model: ServedModel {
+                name: model.name.clone(),
+                context_tokens,
+                created_unix_s: unix_now_s(),
+                digest: checkpoint.digest().to_owned(),
+            },
+            longest_token_bytes: text.tokenizer.max_token_bytes(),
+            tokenizer: text.tokenizer,
+            template: text.template,
+            eos: text.eos,
+            lanes,
+            page_tokens,
+            keys: KeyRing::new(&config.tenants),
+            output_limits: config.tenants.iter().map(|t| t.max_output_tokens.unwrap_or(config.limits.max_output_tokens)).collect(),
+            tenant_names: config.tenants.iter().map(|t| t.name.clone()).collect(),
+            limits: config.limits.clone(),
+            request_timeout: Duration::from_millis(config.server.request_timeout_ms),
+            admission: Admission::new(config.limits.max_waiting, &bounds),
+            engine,
+            policies,
+            metrics: Arc::new(Metrics::default()),
+            clock,
+            ids: Ids::default(),
+            draining: AtomicBool::new(false),
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+}
+
+fn open(model: &Model) -> Result<Checkpoint, StartError> {
+    let path = expand_home(&model.path)?;
+    let checkpoint = Checkpoint::open(&path)?;
+    tracing::info!(path = %path.display(), digest = checkpoint.digest(), "opened {}", checkpoint.summary());
+    Ok(checkpoint)
+}
+
+/// `~/x` is below the home of whoever runs the server.
+fn expand_home(path: &Path) -> Result<PathBuf, StartError> {
+    let Ok(rest) = path.strip_prefix("~") else { return Ok(path.to_owned()) };
+    let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).ok_or_else(|| StartError::NoHome(path.to_owned()))?;
+    Ok(Path::new(&home).join(rest))
+}
+
+/// What turns text into tokens and back.
+struct Text {
+    tokenizer: Arc<Tokenizer>,
+    template: Option<Arc<ChatTemplate>>,
+    eos: Vec<u32>,
+}
+
+impl Text {
+    fn load(checkpoint: &Checkpoint, model: &Model) -> Result<Self, StartError> {
+        let tokenizer = match checkpoint.tokenizer()? {
+            TokenizerSource::Gguf(data) => Tokenizer::from_gguf(&GgufVocab {
+                model: data.model,
+                pre: data.pre,
+                tokens: data.tokens,
+                token_types: data.token_types,
+                merges: data.merges,
+                bos: data.bos,
+                eos: data.eos,
+                unknown: data.unknown,
+                add_bos: data.add_bos,
+                add_space_prefix: data.add_space_prefix,
+            })?,
+            TokenizerSource::Files { tokenizer_json, tokenizer_config } => {
+                Tokenizer::from_files(&tokenizer_json, tokenizer_config.as_deref())?
+            }
+            TokenizerSource::Missing => return Err(StartError::NoTokenizer(model.path.clone())),
+        };
+        let spelled = |id: Option<u32>| {
+            let bytes = id.and_then(|id| tokenizer.token_bytes(id)).unwrap_or_default();
+            String::from_utf8_lossy(bytes).into_owned()
+        };
+        let source = match &model.chat_template {
+            Some(path) => Some(read_template(&expand_home(path)?)?),
+            None => checkpoint.chat_template().map(ToOwned::to_owned),
+        };
+        let (bos, eos) = (spelled(tokenizer.bos()), spelled(tokenizer.eos()));
+        let template = source.map(|source| ChatTemplate::new(&source, &bos, &eos)).transpose()?.map(Arc::new);
+        if template.is_none() {
+            tracing::warn!("the checkpoint has no chat template: chat requests are refused; set `chat_template` in the model's table");
+        }
+        let mut eos = checkpoint.eos_tokens().to_vec();
+        eos.extend(tokenizer.eos().filter(|id| !eos.contains(id)));
+        Ok(Self { tokenizer: Arc::new(tokenizer), template, eos })
+    }
+}
+
+fn read_template(path: &Path) -> Result<String, StartError> {
+    let failed = |why: String| StartError::Template { path: path.to_owned(), why };
+    let bytes = std::fs::metadata(path).map_err(|e| failed(e.to_string()))?.len();
+    if bytes > MAX_TEMPLATE_BYTES {
+        return Err(failed(format!("has {bytes} bytes; a chat template has at most {MAX_TEMPLATE_BYTES}")));
+    }
+    std::fs::read_to_string(path).map_err(|e| failed(e.to_string()))
+}
+
+/// A device with the weights that its pools share.
+struct LoadedDevice {
+    backend: Arc<dyn Backend>,
+    weights: WeightCache,
+    models: BTreeMap<String, Arc<dyn Architecture>>,
+}
+
+impl LoadedDevice {
+    fn new(device: &Device) -> Result<Self, StartError> {
+        let DeviceKind::Cpu = device.kind;
+        let threads = device.threads.map_or_else(millrace_cpu::available_threads, |n| n as usize);
+        let compute = match device.compute {
+            Compute::Reference => CpuCompute::Reference,
+            Compute::Fast => CpuCompute::Fast,
+        };
+        let backend = CpuBackend::new(CpuOptions { threads, compute, isa: None })?;
+        tracing::info!(device = device.name, threads, "device ready");
+        Ok(Self { backend: Arc::new(backend), weights: WeightCache::default(), models: BTreeMap::new() })
+    }
+
+    /// Pools of one recipe share a model.
+    fn model(&mut self, checkpoint: &Checkpoint, recipe: StageRecipe) -> Result<Arc<dyn Architecture>, StartError> {
+        let key = recipe.to_string();
+        if let Some(model) = self.models.get(&key) {
+            return Ok(model.clone());
+        }
+        let model: Arc<dyn Architecture> = millrace_model::load(checkpoint, self.backend.as_ref(), recipe, &mut self.weights)?.into();
+        tracing::info!(%recipe, weight_bytes = model.weight_bytes(), "weights loaded");
+        self.models.insert(key, model.clone());
+        Ok(model)
+    }
+}
+
+fn load_pools(config: &Config, checkpoint: &Checkpoint) -> Result<Vec<PoolSpec>, StartError> {
+    let mut devices = config.devices.iter().map(LoadedDevice::new).collect::<Result<Vec<_>, _>>()?;
+    let mut pools = Vec::with_capacity(config.pools.len());
+    for (pool, id) in config.pools.iter().zip(0..).map(|(pool, row)| (pool, PoolId(row))) {
+        let device = devices.get_mut(pool.device).ok_or_else(|| StartError::NoDevice(pool.name.clone()))?;
+        let model = device.model(checkpoint, pool.recipe)?;
+        let layout = model.kv_layout(pool.kv, pool.page_tokens as usize);
+        let pages = pages(pool, layout.page_bytes())?;
+        tracing::info!(pool = pool.name, pages, tokens = pages.saturating_mul(pool.page_tokens), "pool sized");
+        pools.push(PoolSpec {
+            name: pool.name.clone(),
+            stage: pool.stage,
+            precision: millrace_core::StagePrecision { recipe: pool.recipe, kv: pool.kv },
+            model,
+            backend: device.backend.clone(),
+            kv: pool.kv,
+            pages,
+            page_tokens: pool.page_tokens,
+            limits: stage_limits(config, pool, id, pages),
+            zero_freed: if config.zeroes_freed(pool) { ZeroFreed::Zero } else { ZeroFreed::Keep },
+            tag_checks: if pool.tags { TagChecks::On } else { TagChecks::Off },
+            weights_digest: checkpoint.digest().to_owned(),
+        });
+    }
+    Ok(pools)
+}
+
+fn pages(pool: &Pool, page_bytes: usize) -> Result<u32, StartError> {
+    let pages = match pool.size {
+        PoolSize::Pages(pages) => pages,
+        PoolSize::MemoryMib(mib) => {
+            let bytes = u64::from(mib) << 20;
+            bytes.checked_div(page_bytes as u64).map_or(0, |n| u32::try_from(n).unwrap_or(u32::MAX))
+        }
+    };
+    if pages == 0 {
+        return Err(StartError::NoPages { pool: pool.name.clone(), page_bytes });
+    }
+    Ok(pages)
+}
+
+fn stage_limits(config: &Config, pool: &Pool, id: PoolId, pages: u32) -> StageLimits {
+    let waiting = config.lanes.iter().filter(|lane| lane.prefill == id).map(|lane| lane.max_waiting);
+    StageLimits {
+        max_step_tokens: pool.max_step_tokens,
+        max_sequences: pool.max_sequences,
+        max_resident: pool.max_sequences,
+        max_waiting: waiting.fold(0, u32::saturating_add),
+        max_context: u32::MAX,
+        // One in a hundred, for the growth of what already runs.
+        watermark_pages: (pages / 100).max(1),
+        max_preemptions: MAX_PREEMPTIONS,
+        max_view_rows: MAX_VIEW_ROWS,
+        step_us_hint: STEP_HINT_US,
+    }
+}
+
+fn bounded(limits: StageLimits, context_tokens: u32) -> StageLimits {
+    StageLimits { max_context: context_tokens, ..limits }
+}
+
+fn lane_specs(config: &Config) -> Vec<LaneSpec> {
+    let spec = |lane: &millrace_config::Lane| {
+        Some(LaneSpec {
+            name: lane.name.clone(),
+            prefill: lane.prefill,
+            decode: lane.decode,
+            precision: config.precision(lane)?,
+            max_waiting: lane.max_waiting as usize,
+        })
+    };
+    config.lanes.iter().filter_map(spec).collect()
+}
+
+/// Tokens of one sequence: the model's, the configuration's, and what the largest lane can hold.
+fn context(model: &Model, pools: &[PoolSpec], lanes: &Lanes) -> u32 {
+    let own = pools.iter().map(|pool| u32::try_from(pool.model.max_tokens()).unwrap_or(u32::MAX)).min().unwrap_or(0);
+    let configured = model.max_model_tokens.unwrap_or(u32::MAX);
+    let held = lanes.rows.iter().map(|lane| lane.capacity_tokens).max().unwrap_or(0);
+    let context = own.min(configured).min(held);
+    if context < own.min(configured) {
+        tracing::warn!(context, model = own.min(configured), "the pools hold less than the model's context; longer requests are refused");
+    }
+    context
+}
+
+/// Never 0, which is the tag of a page that was never handed out.
+fn boot_nonce() -> Result<u16, StartError> {
+    let random = random_u64().map_err(StartError::Random)?;
+    Ok(u16::try_from(random & 0xffff).unwrap_or(1).max(1))
+}

@@ -1,0 +1,353 @@
+//! The way of a request into an engine: a place in the queue, tokens, precision, lane, job.
+//!
+//! The place comes first, so that a flood costs nothing but refusals; what takes processor time runs off the runtime's threads.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use millrace_core::{LaneId, RequestId, SamplingParams, SeqId, TenantId};
+use millrace_engine::{EngineHandle, Event, Job, SubmitError};
+use millrace_policy::{Ask, Choice, Decision, RouteRequest, kind};
+use millrace_tokenize::Detokenizer;
+use sha2::{Digest as _, Sha256};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
+
+use crate::admission::{NoPlace, Place};
+use crate::generation::{Generation, Parts, Wire};
+use crate::ids::random_u64;
+use crate::lanes::{Lane, Offer};
+use crate::node::{Inner, Node};
+use crate::request::{ContextLength, GenerateRequest, PolicyGenerations, RequestError, Started};
+use crate::stopwatch::Stopwatch;
+
+/// How long a reader may leave its answer lying before it is given up.
+const STALL: Duration = Duration::from_secs(60);
+
+/// What policies are asked about, and what the engine gets once they have answered.
+struct Asked {
+    request: RequestId,
+    seq: SeqId,
+    tenant: TenantId,
+    prompt: Arc<[u32]>,
+    sampling: SamplingParams,
+    priority: i32,
+    session: Option<u64>,
+    streaming: bool,
+    /// Tokens that a lane has to hold for it to be worth a try.
+    needed: u32,
+    deadline_us: u64,
+}
+
+/// A job that is in an engine. Whoever drops it without taking it over aborts it.
+struct Placed {
+    lane: Lane,
+    policies: PolicyGenerations,
+    tokens: Option<mpsc::UnboundedReceiver<Event>>,
+    seq: SeqId,
+    engine: EngineHandle,
+}
+
+impl Drop for Placed {
+    fn drop(&mut self) {
+        if self.tokens.is_some() {
+            self.engine.abort(self.seq);
+        }
+    }
+}
+
+enum NotPlaced {
+    /// The route policy wants to be asked again after so many milliseconds.
+    Hold(u32),
+    Refused(RequestError),
+}
+
+impl From<RequestError> for NotPlaced {
+    fn from(error: RequestError) -> Self {
+        Self::Refused(error)
+    }
+}
+
+impl Node {
+    /// Takes a request. Dropping what this returns, or the future itself, takes it out again.
+    ///
+    /// # Errors
+    /// Where the request cannot be served now or ever; nothing is left of it then.
+    pub async fn submit(&self, request: GenerateRequest) -> Result<Generation, RequestError> {
+        let result = self.try_submit(request).await;
+        if result.is_err() {
+            self.inner.metrics.refused.add(1);
+        }
+        result
+    }
+
+    async fn try_submit(&self, request: GenerateRequest) -> Result<Generation, RequestError> {
+        let arrived = Instant::now();
+        if !self.is_ready() {
+            let draining = self.inner.draining.load(std::sync::atomic::Ordering::Acquire);
+            return Err(if draining { RequestError::Draining } else { self.inner.out_of_service() });
+        }
+        let mut place = self.inner.enter(request.tenant)?;
+        let deadline = arrived + self.inner.request_timeout;
+        let stop = request.stop.clone();
+        let placed = timeout_at(deadline, self.inner.clone().prepare(request, &mut place));
+        let late = || self.inner.busy("The request waited for a lane until its time was up.");
+        let (asked, mut placed) = placed.await.map_err(|_| late())??;
+        let started = placed.started(&asked);
+        let tokens = placed.tokens.take().ok_or_else(|| RequestError::Internal("a job without a wire".to_owned()))?;
+        let parts = Parts {
+            started,
+            seq: asked.seq,
+            engine: self.inner.engine.clone(),
+            place,
+            tokens,
+            detokenizer: Detokenizer::new(self.inner.tokenizer.clone()),
+            stop,
+            watch: Stopwatch::new(self.inner.metrics.clone(), arrived),
+            deadline,
+            stall: STALL,
+        };
+        Ok(parts.spawn())
+    }
+}
+
+impl Inner {
+    fn enter(&self, tenant: TenantId) -> Result<Place, RequestError> {
+        self.admission.enter(tenant).map_err(|no| match no {
+            NoPlace::QueueFull => RequestError::QueueFull { retry_after_ms: self.retry_after_ms() },
+            NoPlace::Tenant(limit) => RequestError::TenantLimit { limit, retry_after_ms: self.retry_after_ms() },
+        })
+    }
+
+    /// The time in which about one waiting request starts, within the configured bounds.
+    fn retry_after_ms(&self) -> u64 {
+        let slowest_us = self.engine.snapshot().lanes.iter().map(|l| u64::from(l.ttft_us)).max().unwrap_or(0);
+        self.within_retry_bounds(slowest_us / 1000)
+    }
+
+    fn within_retry_bounds(&self, ms: u64) -> u64 {
+        let low = self.limits.retry_after_min_ms;
+        ms.clamp(low, self.limits.retry_after_max_ms.max(low))
+    }
+
+    fn busy(&self, message: &str) -> RequestError {
+        RequestError::Refused { status: 503, retry_after_ms: Some(self.retry_after_ms()), message: message.to_owned() }
+    }
+
+    fn out_of_service(&self) -> RequestError {
+        self.busy("No lane that may serve this request is in service.")
+    }
+
+    /// Tokens, then a lane; asks again as long as the route policy holds.
+    async fn prepare(self: Arc<Self>, request: GenerateRequest, place: &mut Place) -> Result<(Arc<Asked>, Placed), RequestError> {
+        let inner = self.clone();
+        let asked = Arc::new(off_runtime(move || inner.ask(request)).await??);
+        place.may_run().await;
+        loop {
+            let (inner, again) = (self.clone(), asked.clone());
+            match off_runtime(move || inner.place(&again)).await? {
+                Ok(placed) => return Ok((asked, placed)),
+                Err(NotPlaced::Refused(error)) => return Err(error),
+                Err(NotPlaced::Hold(ms)) => tokio::time::sleep(Duration::from_millis(u64::from(ms.max(1)))).await,
+            }
+        }
+    }
+
+    fn ask(&self, request: GenerateRequest) -> Result<Asked, RequestError> {
+        self.check_ids("stop_token_ids", &request.stop_token_ids)?;
+        let prompt = self.encode(&request.prompt)?;
+        let tenant = request.tenant.0 as usize;
+        let max_tokens = self.output_tokens(tenant, prompt.len(), request.max_tokens)?;
+        let mut stop_tokens = request.stop_token_ids;
+        if !request.ignore_eos {
+            stop_tokens.extend_from_slice(&self.eos);
+        }
+        // Special tokens have no text, so one that is named as a stop string has to be found as a token.
+        stop_tokens.extend(request.stop.iter().filter_map(|stop| self.tokenizer.special_id(stop)));
+        let draw = &request.sampling;
+        let sampling = SamplingParams {
+            temperature: draw.temperature.unwrap_or(1.0),
+            top_p: draw.top_p.unwrap_or(1.0),
+            top_k: draw.top_k,
+            min_p: draw.min_p.unwrap_or(0.0),
+            seed: draw.seed.map_or_else(random_u64, Ok).map_err(RequestError::Internal)?,
+            max_tokens,
+            stop_tokens,
+        };
+        let (id, seq) = self.ids.next();
+        let prompt_tokens = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
+        let timeout_us = u64::try_from(self.request_timeout.as_micros()).unwrap_or(u64::MAX);
+        Ok(Asked {
+            request: id,
+            seq,
+            tenant: request.tenant,
+            sampling,
+            priority: request.priority,
+            session: request.session.map(|session| session_number(request.tenant, &session)),
+            streaming: request.streaming,
+            needed: prompt_tokens.saturating_add(request.max_tokens.unwrap_or(1)),
+            deadline_us: self.clock.now_us().saturating_add(timeout_us),
+            prompt,
+        })
+    }
+
+    /// Asks both policies and hands the job to the engine.
+    fn place(&self, asked: &Asked) -> Result<Placed, NotPlaced> {
+        let engine = self.engine.snapshot();
+        let tenant = asked.tenant.0 as usize;
+        let offer = self.lanes.offer(tenant, &engine);
+        if offer.rows.is_empty() {
+            return Err(self.out_of_service().into());
+        }
+        let tenants = self.lanes.tenants(&self.admission, &engine);
+        let now_us = self.clock.now_us();
+        let answer = self.policies.precision().choose(now_us, &[self.precision_ask(asked)], &offer.table, &tenants);
+        let choice = answer.value.first().copied().unwrap_or(Choice { precision: 0, may_downgrade: false, reason: 0 });
+        let mut full = None;
+        for precision_row in offer.to_try(choice) {
+            let table = self.lanes.table(tenant, precision_row, asked.needed, &engine);
+            if table.column(kind::ELIGIBLE).is_none_or(|lanes| !lanes.contains(&1)) {
+                full.get_or_insert(self.too_long(asked));
+                continue;
+            }
+            let route = self.policies.route().decide(now_us, &self.route_request(asked, now_us), &table, &tenants);
+            let forward = match route.value {
+                Decision::Forward(forward) => forward,
+                Decision::Hold(ms) => return Err(NotPlaced::Hold(ms)),
+                Decision::Refuse(refusal) => {
+                    return Err(NotPlaced::Refused(RequestError::Refused {
+                        status: refusal.status,
+                        retry_after_ms: refusal.retry_after_ms.map(u64::from),
+                        message: refusal.message,
+                    }));
+                }
+            };
+            let policies = PolicyGenerations {
+                precision: answer.generation,
+                route: route.generation,
+                schedule: self.policies.schedule().status().generation,
+            };
+            for row in forward.lanes {
+                let Some(lane) = self.lanes.rows.get(row as usize) else { continue };
+                match self.hand_in(asked, LaneId(row), forward.priority.unwrap_or(asked.priority)) {
+                    Ok(tokens) => return Ok(self.placed(asked, lane, policies, tokens)),
+                    Err(error @ RequestError::QueueFull { .. }) => full = Some(error),
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+        Err(full.unwrap_or_else(|| self.out_of_service()).into())
+    }
+
+    fn placed(&self, asked: &Asked, lane: &Lane, policies: PolicyGenerations, tokens: mpsc::UnboundedReceiver<Event>) -> Placed {
+        Placed { lane: lane.clone(), policies, tokens: Some(tokens), seq: asked.seq, engine: self.engine.clone() }
+    }
+
+    fn hand_in(&self, asked: &Asked, lane: LaneId, priority: i32) -> Result<mpsc::UnboundedReceiver<Event>, RequestError> {
+        let (wire, tokens) = mpsc::unbounded_channel();
+        let job = Job {
+            seq: asked.seq,
+            request: asked.request,
+            lane,
+            tenant: asked.tenant,
+            priority,
+            deadline_us: Some(asked.deadline_us),
+            prompt: asked.prompt.clone(),
+            sampling: asked.sampling.clone(),
+            events: Box::new(Wire(wire)),
+        };
+        match self.engine.submit(job) {
+            Ok(()) => Ok(tokens),
+            Err(SubmitError::QueueFull { retry_after_ms, .. }) => {
+                Err(RequestError::QueueFull { retry_after_ms: self.within_retry_bounds(retry_after_ms) })
+            }
+            Err(SubmitError::ShuttingDown) => Err(RequestError::Draining),
+            Err(SubmitError::TooLong { limit, .. }) => Err(RequestError::ContextLength(ContextLength {
+                limit: u32::try_from(limit).unwrap_or(u32::MAX),
+                prompt: u32::try_from(asked.prompt.len()).unwrap_or(u32::MAX),
+                completion: asked.sampling.max_tokens,
+            })),
+            Err(error @ (SubmitError::UnknownLane(_) | SubmitError::EmptyPrompt)) => Err(RequestError::Internal(error.to_string())),
+        }
+    }
+
+    fn too_long(&self, asked: &Asked) -> RequestError {
+        let prompt = u32::try_from(asked.prompt.len()).unwrap_or(u32::MAX);
+        RequestError::ContextLength(ContextLength {
+            limit: self.lanes.rows.iter().map(|lane| lane.capacity_tokens).max().unwrap_or(0).min(self.model.context_tokens),
+            prompt,
+            completion: asked.needed.saturating_sub(prompt),
+        })
+    }
+
+    fn precision_ask(&self, asked: &Asked) -> Ask {
+        Ask {
+            tenant: asked.tenant,
+            model: self.model.name.clone(),
+            prompt_tokens: u32::try_from(asked.prompt.len()).unwrap_or(u32::MAX),
+            max_output_tokens: asked.sampling.max_tokens,
+            priority: asked.priority,
+            streaming: asked.streaming,
+            attributes: Vec::new(),
+        }
+    }
+
+    fn route_request(&self, asked: &Asked, now_us: u64) -> RouteRequest {
+        RouteRequest {
+            tenant: asked.tenant,
+            model: self.model.name.clone(),
+            session: asked.session,
+            prompt_tokens: u32::try_from(asked.prompt.len()).unwrap_or(u32::MAX),
+            max_output_tokens: asked.sampling.max_tokens,
+            priority: asked.priority,
+            slack_us: Some(u32::try_from(asked.deadline_us.saturating_sub(now_us)).unwrap_or(u32::MAX - 1)),
+            streaming: asked.streaming,
+            attributes: Vec::new(),
+        }
+    }
+}
+
+impl Placed {
+    fn started(&self, asked: &Asked) -> Started {
+        Started {
+            request: asked.request,
+            lane: self.lane.name.clone(),
+            precision: self.lane.precision,
+            fingerprint: self.lane.fingerprint.clone(),
+            prompt_tokens: u32::try_from(asked.prompt.len()).unwrap_or(u32::MAX),
+            policies: self.policies,
+        }
+    }
+}
+
+impl Offer {
+    /// Rows of precisions to try in turn: the chosen one, then cheaper ones if the policy allows that.
+    fn to_try(&self, choice: Choice) -> Vec<usize> {
+        let chosen = choice.precision as usize;
+        let mut rows = vec![chosen];
+        if choice.may_downgrade {
+            let bits = |row: usize| {
+                let of = |kind| self.table.value(kind, row).unwrap_or(u32::MAX / 4);
+                of(kind::DECODE_WEIGHT_BITS).saturating_add(of(kind::KV_BITS))
+            };
+            let mut cheaper: Vec<usize> = (0..self.rows.len()).filter(|row| bits(*row) < bits(chosen)).collect();
+            cheaper.sort_by_key(|row| std::cmp::Reverse(bits(*row)));
+            rows.extend(cheaper);
+        }
+        rows.into_iter().filter_map(|row| self.rows.get(row).copied()).collect()
+    }
+}
+
+/// Sessions of different tenants never share a number, and a number tells nothing about its session.
+fn session_number(tenant: TenantId, session: &str) -> u64 {
+    let digest = Sha256::new().chain_update(tenant.0.to_le_bytes()).chain_update(session).finalize();
+    digest.iter().take(8).fold(0, |number, byte| (number << 8) | u64::from(*byte))
+}
+
+/// Runs what takes processor time on a thread of its own.
+async fn off_runtime<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, RequestError> {
+    let span = tracing::Span::current();
+    tokio::task::spawn_blocking(move || span.in_scope(work))
+        .await
+        .map_err(|error| RequestError::Internal(format!("a request's preparation ended early: {error}")))
+}

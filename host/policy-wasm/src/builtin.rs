@@ -1,0 +1,27 @@
+//! The built-in policies: components made from `plugins/` by `plugins/build.sh`, part of the binary.
+//! A test rebuilds them and compares their decisions.
+
+use crate::{PolicyKind, PolicyOptions};
+
+/// Lanes by load, with the tenant in mind.
+pub const ROUTE: &[u8] = include_bytes!("../../../plugins/dist/route.wasm");
+/// Who was served least for its weight runs first.
+pub const SCHEDULE: &[u8] = include_bytes!("../../../plugins/dist/schedule.wasm");
+/// By tier, length of the prompt and pressure.
+pub const PRECISION: &[u8] = include_bytes!("../../../plugins/dist/precision.wasm");
+
+/// The built-in component of a kind.
+#[must_use]
+pub fn component(kind: PolicyKind) -> &'static [u8] {
+    match kind {
+        PolicyKind::Precision => PRECISION,
+        PolicyKind::Route => ROUTE,
+        PolicyKind::Schedule => SCHEDULE,
+    }
+}
+
+/// How to load it under the name of its kind, without configuration.
+#[must_use]
+pub fn options(kind: PolicyKind) -> PolicyOptions {
+    PolicyOptions { origin: "built-in".to_owned(), ..PolicyOptions::new(&kind.to_string(), kind) }
+}

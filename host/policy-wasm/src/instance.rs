@@ -1,0 +1,169 @@
+//! One component instance in a store of its own. Every entry sets the deadline first and runs behind `catch_unwind`; after an
+//! error the caller drops the instance. It does not know which decision is made.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use millrace_policy::FaultKind;
+use wasmtime::component::TypedFunc;
+use wasmtime::{Store, Trap, UpdateDeadline};
+
+use crate::belongings::Belongings;
+use crate::deadline::Deadline;
+use crate::fault::{classify, one_line};
+use crate::imports::GuestContext;
+use crate::imports::clock_random::seed;
+use crate::imports::metrics::MetricTable;
+use crate::limiter::Limiter;
+use crate::prepared::Prepared;
+use crate::ticker::ticks;
+use crate::wire::Info;
+use crate::worlds::{Asking, Decide, World};
+
+/// What goes wrong in a guest: kind and detail.
+pub(crate) type Fault = (FaultKind, String);
+
+/// Why there is no instance.
+pub(crate) enum StartError {
+    /// An export has other types than `wire`.
+    Types(String),
+    Fault(Fault),
+}
+
+impl From<Fault> for StartError {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl From<StartError> for Fault {
+    fn from(error: StartError) -> Self {
+        match error {
+            StartError::Types(detail) => (FaultKind::Invalid, detail),
+            StartError::Fault(fault) => fault,
+        }
+    }
+}
+
+type Init = TypedFunc<(String,), (Result<Info, String>,)>;
+type CheckConfig = TypedFunc<(String,), (Result<(), Vec<String>>,)>;
+
+/// Whose state and metrics an instance works on: the policy's, or throw-away ones while it is on trial.
+pub(crate) struct Owned {
+    pub(crate) belongings: Arc<Belongings>,
+    pub(crate) metrics: Arc<MetricTable>,
+}
+
+pub(crate) struct Instance<W: World> {
+    prepared: Arc<Prepared>,
+    store: Store<GuestContext>,
+    init: Init,
+    check_config: CheckConfig,
+    decide: Decide<W>,
+    /// Memory after `init`.
+    settled_bytes: usize,
+}
+
+impl<W: World> Instance<W> {
+    /// Instantiates within the setup deadline and looks up the exports; nothing of the policy's is called but start functions.
+    pub(crate) fn new(prepared: &Arc<Prepared>, owned: Owned) -> Result<Self, StartError> {
+        let limits = &prepared.options.limits;
+        let deadline = Deadline::default();
+        let context = GuestContext {
+            limiter: Limiter::new(limits.memory_bytes, limits.table_elements),
+            limits: limits.clone(),
+            name: prepared.name.clone(),
+            belongings: owned.belongings,
+            metrics: owned.metrics,
+            now_us: prepared.shared.clock.now_us(),
+            random: seed(prepared.digest_seed, 0),
+            is_initializing: true,
+            deadline: deadline.clone(),
+        };
+        let mut store = Store::new(&prepared.shared.engine, context);
+        store.limiter(|context| &mut context.limiter);
+        interrupt(&mut store, deadline.clone(), prepared.shared.ticker.tick_us());
+        store.set_hostcall_fuel(limits.output_bytes);
+        // No policy world has resources.
+        store.set_max_component_handles(16);
+        let instance = guarded(prepared, &mut store, limits.setup_us, |store| prepared.pre.instantiate(store))?;
+        let exports = &prepared.exports;
+        let types = |error: wasmtime::Error| StartError::Types(one_line(&format!("{error:#}")));
+        let init = instance.get_typed_func(&mut store, exports.init).map_err(types)?;
+        let check_config = instance.get_typed_func(&mut store, exports.check_config).map_err(types)?;
+        let decide = instance.get_typed_func(&mut store, exports.decide).map_err(types)?;
+        Ok(Self { prepared: prepared.clone(), store, init, check_config, decide, settled_bytes: 0 })
+    }
+
+    /// The guest's own answer is the inner result.
+    pub(crate) fn init(&mut self) -> Result<Result<Info, String>, Fault> {
+        let (init, config) = (self.init, self.prepared.options.config_json.clone());
+        self.store.data_mut().is_initializing = true;
+        let setup_us = self.prepared.options.limits.setup_us;
+        let (info,) = guarded(&self.prepared, &mut self.store, setup_us, |store| init.call(store, (config,)))?;
+        self.store.data_mut().is_initializing = false;
+        self.settled_bytes = self.memory_bytes();
+        Ok(info)
+    }
+
+    pub(crate) fn check_config(&mut self) -> Result<Result<(), Vec<String>>, Fault> {
+        let (check, config) = (self.check_config, self.prepared.options.config_json.clone());
+        self.store.data_mut().is_initializing = false;
+        let setup_us = self.prepared.options.limits.setup_us;
+        guarded(&self.prepared, &mut self.store, setup_us, |store| check.call(store, (config,))).map(|(faults,)| faults)
+    }
+
+    /// One decision.
+    pub(crate) fn decide(&mut self, asking: Asking<'_>, arguments: W::Arguments) -> Result<W::Answer, Fault> {
+        let context = self.store.data_mut();
+        context.now_us = self.prepared.shared.clock.now_us();
+        context.random = seed(self.prepared.digest_seed, asking.call);
+        let decide = self.decide;
+        guarded(&self.prepared, &mut self.store, asking.deadline_us, |store| decide.call(store, arguments))
+    }
+
+    pub(crate) fn setup_us(&self) -> u64 {
+        self.prepared.options.limits.setup_us
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.store.data().limiter.memory_bytes()
+    }
+
+    /// Whether linear memory, which never shrinks, grew so near to its limit that a fresh instance is due.
+    pub(crate) fn is_swollen(&self) -> bool {
+        let bound = self.prepared.options.limits.memory_bytes / 4 * 3;
+        self.settled_bytes < bound && self.memory_bytes() >= bound
+    }
+}
+
+/// What happens when the epochs of a call are over: the call goes on if its thread had no core meanwhile.
+/// Only time is looked at here; the store is not touched while a guest is in it.
+fn interrupt(store: &mut Store<GuestContext>, deadline: Deadline, tick_us: u64) {
+    store.epoch_deadline_callback(move |_| {
+        let left = deadline.left().ok_or(Trap::Interrupt)?;
+        let left_us = u64::try_from(left.as_micros()).unwrap_or(u64::MAX);
+        Ok(UpdateDeadline::Continue(ticks(left_us, tick_us)))
+    });
+}
+
+/// The only way into a guest.
+fn guarded<R>(
+    prepared: &Prepared,
+    store: &mut Store<GuestContext>,
+    deadline_us: u64,
+    work: impl FnOnce(&mut Store<GuestContext>) -> wasmtime::Result<R>,
+) -> Result<R, Fault> {
+    let ticker = &prepared.shared.ticker;
+    store.data_mut().limiter.begin_call();
+    store.data().deadline.begin(deadline_us);
+    store.set_epoch_deadline(ticks(deadline_us, ticker.tick_us()));
+    let ticking = ticker.tick();
+    let result = catch_unwind(AssertUnwindSafe(|| work(store)));
+    drop(ticking);
+    match result {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => Err(classify(&error, store.data().limiter.has_refused())),
+        Err(_) => Err((FaultKind::Trap, "the host panicked while it called the policy: this is a bug".to_owned())),
+    }
+}

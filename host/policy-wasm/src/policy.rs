@@ -1,0 +1,190 @@
+//! A loaded policy as the traits of `millrace-policy`: calls the instance, and after an error has a fresh one prepared.
+//!
+//! ```text
+//!   call --> instance? --no--> Unavailable (and a fresh one is asked for)
+//!              | yes: taken out for the call
+//!            guest --ok--> put back
+//!              | error, or `recover` after an answer that broke a rule
+//!            dropped on the builder thread, where a fresh one is prepared and left in the mailbox
+//! ```
+//! It does not know what makes an answer valid.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use millrace_policy as host;
+use millrace_policy::{FaultKind, Policy, PolicyFault, PolicyReport, PrecisionPolicy, RoutePolicy, SchedulePolicy};
+
+use crate::instance::{Fault, Instance};
+use crate::prepared::Prepared;
+use crate::worlds::{self, Asking, PrecisionWorld, RouteWorld, ScheduleWorld, World};
+
+pub(crate) struct WasmPolicy<W: World> {
+    prepared: Arc<Prepared>,
+    /// `name@version`
+    label: String,
+    /// Sorted.
+    wants: Arc<[u32]>,
+    instance: Option<Instance<W>>,
+    mailbox: Arc<Mutex<Mail<W>>>,
+    rebuilds: u64,
+    last_call_ns: Option<u64>,
+}
+
+/// Between the builder and the policy.
+enum Mail<W: World> {
+    Empty,
+    /// The builder is at work.
+    Expected,
+    Ready(Box<Instance<W>>),
+    Failed(Fault),
+}
+
+impl<W: World> WasmPolicy<W> {
+    pub(crate) fn new(prepared: Arc<Prepared>, label: String, wants: Arc<[u32]>, instance: Instance<W>) -> Self {
+        let mailbox = Arc::new(Mutex::new(Mail::Empty));
+        Self { prepared, label, wants, instance: Some(instance), mailbox, rebuilds: 0, last_call_ns: None }
+    }
+
+    fn call<R>(&mut self, work: impl FnOnce(&mut Instance<W>, Asking<'_>) -> Result<R, Fault>) -> Result<R, PolicyFault> {
+        self.last_call_ns = None;
+        self.collect().map_err(|fault| self.fault(fault))?;
+        let Some(mut instance) = self.instance.take() else {
+            self.expect_instance();
+            return Err(self.fault((FaultKind::Unavailable, "a fresh instance is being prepared".to_owned())));
+        };
+        let asking =
+            Asking { call: self.prepared.next_call(), deadline_us: self.prepared.options.limits.deadline_us, wants: &self.wants };
+        let started = Instant::now();
+        let result = work(&mut instance, asking);
+        self.last_call_ns = Some(u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        match result {
+            Ok(answer) => {
+                let is_swollen = instance.is_swollen();
+                self.instance = Some(instance);
+                if is_swollen {
+                    self.expect_instance();
+                }
+                Ok(answer)
+            }
+            Err(fault) => {
+                self.discard(instance);
+                self.expect_instance();
+                Err(self.fault(fault))
+            }
+        }
+    }
+
+    /// Takes what the builder left. A failed rebuild is told once, and asked for again by the call after it.
+    fn collect(&mut self) -> Result<(), Fault> {
+        let mail = {
+            let mut mailbox = self.mailbox.lock().unwrap_or_else(PoisonError::into_inner);
+            match *mailbox {
+                Mail::Empty | Mail::Expected => return Ok(()),
+                Mail::Ready(_) | Mail::Failed(_) => std::mem::replace(&mut *mailbox, Mail::Empty),
+            }
+        };
+        match mail {
+            Mail::Ready(instance) => {
+                self.rebuilds = self.rebuilds.saturating_add(1);
+                if let Some(old) = self.instance.replace(*instance) {
+                    self.discard(old);
+                }
+                Ok(())
+            }
+            Mail::Failed(fault) => Err(fault),
+            Mail::Empty | Mail::Expected => Ok(()),
+        }
+    }
+
+    /// Has an instance prepared unless one is on its way.
+    fn expect_instance(&self) {
+        let mut mailbox = self.mailbox.lock().unwrap_or_else(PoisonError::into_inner);
+        if !matches!(*mailbox, Mail::Empty) {
+            return;
+        }
+        let (prepared, target) = (self.prepared.clone(), self.mailbox.clone());
+        let submitted = self.prepared.shared.builder.submit(move || {
+            let mail = match ready_instance(&prepared) {
+                Ok(instance) => Mail::Ready(Box::new(instance)),
+                Err(fault) => Mail::Failed(fault),
+            };
+            *target.lock().unwrap_or_else(PoisonError::into_inner) = mail;
+        });
+        if submitted {
+            *mailbox = Mail::Expected;
+        }
+    }
+
+    /// Unmapping an instance takes longer than a decision should.
+    fn discard(&self, instance: Instance<W>) {
+        self.prepared.shared.builder.submit(move || drop(instance));
+    }
+
+    fn fault(&self, (kind, detail): Fault) -> PolicyFault {
+        PolicyFault { policy: self.label.clone(), kind, detail }
+    }
+}
+
+/// An instance that was initialised, on the policy's own state and metrics.
+pub(crate) fn ready_instance<W: World>(prepared: &Arc<Prepared>) -> Result<Instance<W>, Fault> {
+    let mut instance = Instance::new(prepared, prepared.owned())?;
+    match instance.init()? {
+        Ok(_) => Ok(instance),
+        Err(refusal) => {
+            Err((FaultKind::Invalid, format!("`init` refused a fresh instance: {}", crate::fault::one_line(&refusal))))
+        }
+    }
+}
+
+impl<W: World> Policy for WasmPolicy<W> {
+    fn recover(&mut self) {
+        if let Some(instance) = self.instance.take() {
+            self.discard(instance);
+        }
+        self.expect_instance();
+    }
+
+    fn last_call_ns(&self) -> Option<u64> {
+        self.last_call_ns
+    }
+
+    fn report(&self) -> PolicyReport {
+        let log = self.prepared.belongings.log_budget();
+        PolicyReport {
+            memory_bytes: self.instance.as_ref().map_or(0, |i| i.memory_bytes() as u64),
+            rebuilds: self.rebuilds,
+            log_lines: log.passed,
+            log_lines_dropped: log.dropped,
+            metrics: self.prepared.metrics.snapshot(),
+        }
+    }
+}
+
+impl PrecisionPolicy for WasmPolicy<PrecisionWorld> {
+    fn choose(
+        &mut self,
+        asks: &[host::Ask],
+        precisions: &host::Table,
+        tenants: &host::Table,
+    ) -> Result<Vec<host::Choice>, PolicyFault> {
+        self.call(|instance, asking| worlds::choose(instance, asking, asks, precisions, tenants))
+    }
+}
+
+impl RoutePolicy for WasmPolicy<RouteWorld> {
+    fn decide(
+        &mut self,
+        request: &host::RouteRequest,
+        lanes: &host::Table,
+        tenants: &host::Table,
+    ) -> Result<host::Decision, PolicyFault> {
+        self.call(|instance, asking| worlds::decide(instance, asking, request, lanes, tenants))
+    }
+}
+
+impl SchedulePolicy for WasmPolicy<ScheduleWorld> {
+    fn plan_step(&mut self, budget: &host::Budget, rows: &host::Table, tenants: &host::Table) -> Result<host::Plan, PolicyFault> {
+        self.call(|instance, asking| worlds::plan_step(instance, asking, budget, rows, tenants))
+    }
+}

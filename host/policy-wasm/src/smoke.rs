@@ -1,0 +1,80 @@
+//! Trial decisions at load, on made-up facts with every column: a policy that cannot answer them is refused before it serves.
+//! Generous in time (the first call of an instance is slow), strict in rules.
+
+use millrace_core::{Stage, TenantId};
+use millrace_policy::{Ask, Budget, RouteLimits, RouteRequest, Table, kind, validate_choices, validate_decision, validate_plan};
+
+use crate::instance::{Fault, Instance};
+use crate::worlds::{self, Asking, PrecisionWorld, RouteWorld, ScheduleWorld, World};
+
+const ROWS: usize = 4;
+
+pub(crate) fn precision(instance: &mut Instance<PrecisionWorld>, wants: &[u32]) -> Result<(), String> {
+    let (asks, precisions) = ([ask(0), ask(1)], table(kind::PREFILL_WEIGHT_BITS..=kind::PRECISION_WAITING));
+    let choices = worlds::choose(instance, asking(instance, wants), &asks, &precisions, &tenants()).map_err(text)?;
+    validate_choices(&choices, &asks, &precisions).map_err(|error| error.to_string())
+}
+
+pub(crate) fn route(instance: &mut Instance<RouteWorld>, wants: &[u32]) -> Result<(), String> {
+    // With values of 1 every lane is healthy and eligible.
+    let mut lanes = table(kind::LANE_WAITING..=kind::ITL_US);
+    for flag in [kind::FREE_PAGES, kind::HEALTHY, kind::LANE_PRECISION, kind::ELIGIBLE] {
+        lanes = lanes.with(flag, vec![1; ROWS]);
+    }
+    let decision = worlds::decide(instance, asking(instance, wants), &request(), &lanes, &tenants()).map_err(text)?;
+    validate_decision(decision, &lanes, &RouteLimits::default()).map(|_| ()).map_err(|error| error.to_string())
+}
+
+pub(crate) fn schedule(instance: &mut Instance<ScheduleWorld>, wants: &[u32]) -> Result<(), String> {
+    let rows = table(kind::TENANT..=kind::PREEMPTIONS);
+    for stage in [Stage::Prefill, Stage::Decode] {
+        let budget =
+            Budget { stage, step: 0, tokens: 64, sequences: 3, free_pages: 8, total_pages: 16, page_tokens: 16, step_us: 0 };
+        let plan = worlds::plan_step(instance, asking(instance, wants), &budget, &rows, &tenants()).map_err(text)?;
+        validate_plan(&plan, &budget, &rows).map_err(|error| format!("in {stage}: {error}"))?;
+    }
+    Ok(())
+}
+
+fn asking<'a, W: World>(instance: &Instance<W>, wants: &'a [u32]) -> Asking<'a> {
+    Asking { call: 0, deadline_us: instance.setup_us(), wants }
+}
+
+fn text((kind, detail): Fault) -> String {
+    format!("{kind}: {detail}")
+}
+
+/// Values 0, 1, 2, 3 in every column.
+fn table(kinds: std::ops::RangeInclusive<u32>) -> Table {
+    kinds.fold(Table::new(ROWS), |table, kind| table.with(kind, (0..ROWS as u32).collect()))
+}
+
+fn tenants() -> Table {
+    (kind::WEIGHT..=kind::TIER).fold(Table::new(ROWS), |table, kind| table.with(kind, vec![1; ROWS]))
+}
+
+fn ask(tenant: u32) -> Ask {
+    Ask {
+        tenant: TenantId(tenant),
+        model: "model".to_owned(),
+        prompt_tokens: 100,
+        max_output_tokens: 16,
+        priority: 0,
+        streaming: true,
+        attributes: Vec::new(),
+    }
+}
+
+fn request() -> RouteRequest {
+    RouteRequest {
+        tenant: TenantId(1),
+        model: "model".to_owned(),
+        session: Some(7),
+        prompt_tokens: 100,
+        max_output_tokens: 16,
+        priority: 0,
+        slack_us: None,
+        streaming: true,
+        attributes: Vec::new(),
+    }
+}

@@ -1,0 +1,155 @@
+//! The built-in components decide as they should: schedule and precision exactly as the native fallbacks, route by its own rules.
+//! With `MILLRACE_PLUGINS_BUILT` set to a directory of freshly built components, those are compared with the embedded ones too.
+
+mod support;
+
+use std::path::PathBuf;
+
+use millrace_core::Stage;
+use millrace_policy::{
+    Ask, Budget, Choice, Decision, FairSchedule, LeastLoadedRoute, Plan, PrecisionPolicy, RoutePolicy, RouteRequest,
+    SchedulePolicy, Table, TierPrecision, kind,
+};
+use millrace_policy_wasm::{LoadedPolicy, PolicyKind, builtin};
+use support::{Random, engine, request};
+
+const ROUNDS: u32 = 300;
+
+fn embedded(kind: PolicyKind) -> LoadedPolicy {
+    engine().load(builtin::component(kind), kind, &builtin::options(kind)).unwrap_or_else(|error| panic!("{kind}: {error}"))
+}
+
+/// Freshly built, if there is such a directory.
+fn fresh(kind: PolicyKind) -> Option<LoadedPolicy> {
+    let directory = PathBuf::from(std::env::var_os("MILLRACE_PLUGINS_BUILT")?);
+    let source = std::fs::read(directory.join(format!("{kind}.wasm"))).unwrap_or_else(|error| panic!("{kind}.wasm: {error}"));
+    Some(engine().load(&source, kind, &builtin::options(kind)).unwrap_or_else(|error| panic!("fresh {kind}: {error}")))
+}
+
+fn tenants(random: &mut Random) -> Table {
+    let rows = random.below(6) as usize;
+    random.table(rows, &[kind::WEIGHT, kind::TOKENS_SERVED, kind::TENANT_WAITING, kind::TIER], 4)
+}
+
+#[test]
+fn components_are_small_and_named() {
+    for kind in PolicyKind::ALL {
+        assert!(builtin::component(kind).len() < 100_000, "{kind}: {} bytes", builtin::component(kind).len());
+        let loaded = embedded(kind);
+        assert!(loaded.info().name.ends_with(&kind.to_string()), "{:?}", loaded.info());
+        assert!(!loaded.wants().is_empty());
+    }
+}
+
+#[test]
+fn schedule_decides_as_the_native_fallback() {
+    let mut policies: Vec<Box<dyn SchedulePolicy>> = vec![embedded(PolicyKind::Schedule).schedule().expect("an instance")];
+    policies.extend(fresh(PolicyKind::Schedule).map(|loaded| loaded.schedule().expect("an instance")));
+    let mut random = Random(21);
+    let all: Vec<u32> = (kind::TENANT..=kind::PREEMPTIONS).collect();
+    for round in 0..ROUNDS {
+        let count = random.below(80) as usize;
+        let rows = random.table(count, &all, 6);
+        let tenants = tenants(&mut random);
+        let stage = if random.below(2) == 0 { Stage::Prefill } else { Stage::Decode };
+        let budget =
+            Budget { tokens: random.below(200), sequences: random.below(70), ..support::budget(stage, u64::from(round)) };
+        let expected: Plan = FairSchedule.plan(&budget, &rows, &tenants);
+        for policy in &mut policies {
+            assert_eq!(policy.plan_step(&budget, &rows, &tenants).as_ref(), Ok(&expected), "{budget:?} {rows:?} {tenants:?}");
+        }
+    }
+}
+
+#[test]
+fn precision_decides_as_the_native_fallback() {
+    let mut policies: Vec<Box<dyn PrecisionPolicy>> = vec![embedded(PolicyKind::Precision).precision().expect("an instance")];
+    policies.extend(fresh(PolicyKind::Precision).map(|loaded| loaded.precision().expect("an instance")));
+    let mut random = Random(22);
+    let all: Vec<u32> = (kind::PREFILL_WEIGHT_BITS..=kind::PRECISION_WAITING).collect();
+    for _ in 0..ROUNDS {
+        let count = 1 + random.below(5) as usize;
+        let precisions = random.table(count, &all, 1_000);
+        let tenants = tenants(&mut random);
+        let asks: Vec<Ask> = (0..random.below(6)).map(|_| support::ask(random.below(6), random.below(8_192))).collect();
+        let expected: Vec<Choice> = TierPrecision::default().choices(&asks, &precisions, &tenants);
+        for policy in &mut policies {
+            assert_eq!(
+                policy.choose(&asks, &precisions, &tenants).as_ref(),
+                Ok(&expected),
+                "{asks:?} {precisions:?} {tenants:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn route_orders_eligible_lanes_by_tier() {
+    let mut policies: Vec<Box<dyn RoutePolicy>> = vec![embedded(PolicyKind::Route).route().expect("an instance")];
+    policies.extend(fresh(PolicyKind::Route).map(|loaded| loaded.route().expect("an instance")));
+    let mut random = Random(23);
+    let facts: Vec<u32> = (kind::LANE_WAITING..=kind::ITL_US).collect();
+    for _ in 0..ROUNDS {
+        let count = random.below(9) as usize;
+        let mut lanes = random.table(count, &facts, 1_000);
+        for flag in [kind::HEALTHY, kind::ELIGIBLE] {
+            if random.below(3) > 0 {
+                lanes = lanes.with(flag, (0..count).map(|_| u32::from(random.below(4) > 0)).collect());
+            }
+        }
+        let tenants = tenants(&mut random);
+        let request = request(random.below(6));
+        for policy in &mut policies {
+            let decision = policy.decide(&request, &lanes, &tenants).expect("an answer");
+            check_route(&decision, &request, &lanes, &tenants);
+        }
+        let decisions: Vec<_> = policies.iter_mut().map(|p| p.decide(&request, &lanes, &tenants).expect("an answer")).collect();
+        assert!(decisions.windows(2).all(|pair| pair[0] == pair[1]), "{decisions:?}");
+    }
+}
+
+/// Standard tenants are routed as the native fallback does; for the others the first key of their order must not fall.
+fn check_route(decision: &Decision, request: &RouteRequest, lanes: &Table, tenants: &Table) {
+    let native = LeastLoadedRoute.route(lanes);
+    let Decision::Forward(forward) = decision else {
+        assert!(
+            matches!((decision, &native), (Decision::Refuse(a), Decision::Refuse(b)) if a.status == b.status),
+            "{decision:?}"
+        );
+        return;
+    };
+    let Decision::Forward(eligible) = &native else { panic!("{decision:?}, native {native:?}") };
+    let sorted = |rows: &[u32]| {
+        let mut rows = rows.to_vec();
+        rows.sort_unstable();
+        rows
+    };
+    assert_eq!(sorted(&forward.lanes), sorted(&eligible.lanes), "all eligible lanes, each once");
+    let fact = |kind: u32, row: u32| u64::from(lanes.value(kind, row as usize).unwrap_or(0));
+    let load = |row: u32| fact(kind::LANE_WAITING, row) + fact(kind::LANE_RUNNING, row);
+    match tenants.value(kind::TIER, request.tenant.0 as usize) {
+        Some(2) => assert!(forward.lanes.is_sorted_by_key(|&row| (fact(kind::LANE_WAITING, row), fact(kind::TTFT_US, row)))),
+        Some(0) => {
+            let (busy, pressed): (Vec<u32>, Vec<u32>) =
+                forward.lanes.iter().partition(|&&row| fact(kind::KV_USED_PER_MILLE, row) < 900);
+            assert_eq!([busy.clone(), pressed.clone()].concat(), forward.lanes, "lanes under pressure come last");
+            assert!(busy.is_sorted_by_key(|&row| std::cmp::Reverse(load(row))));
+            assert!(pressed.is_sorted_by_key(|&row| load(row)));
+        }
+        _ => assert_eq!(decision, &native),
+    }
+}
+
+#[test]
+fn route_refuses_a_tenant_over_its_share_when_told_to() {
+    let kind = PolicyKind::Route;
+    let config_json = r#"{"max_waiting_per_weight": 4, "retry_after_ms": 250}"#.to_owned();
+    let options = millrace_policy_wasm::PolicyOptions { config_json, ..builtin::options(kind) };
+    let mut route = engine().load(builtin::ROUTE, kind, &options).expect("loads").route().expect("an instance");
+    let tenants =
+        Table::new(2).with(millrace_policy::kind::WEIGHT, vec![1, 2]).with(millrace_policy::kind::TENANT_WAITING, vec![4, 7]);
+    let mut decide = |tenant| route.decide(&request(tenant), &Table::new(1), &tenants).expect("an answer");
+    let Decision::Refuse(refusal) = decide(0) else { panic!("forwarded") };
+    assert_eq!((refusal.status, refusal.retry_after_ms), (429, Some(250)));
+    assert!(matches!(decide(1), Decision::Forward(_)));
+}

@@ -1,0 +1,94 @@
+//! What must agree: column kinds in the WIT, the host and the SDK; the package's version; committed guests with their text.
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use support::guests;
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(guests::repository().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// `pub const NAME: u32 = 1;` as name in WIT spelling and number.
+fn constants(source: &str) -> BTreeMap<u32, String> {
+    let lines = source.lines().filter_map(|line| line.trim().strip_prefix("pub const "));
+    lines
+        .filter_map(|line| {
+            let (name, rest) = line.split_once(": u32 = ")?;
+            Some((rest.strip_suffix(';')?.parse().ok()?, name.to_lowercase().replace('_', "-")))
+        })
+        .collect()
+}
+
+#[test]
+fn column_kinds_are_the_same_in_wit_host_and_sdk() {
+    let wit: BTreeMap<u32, String> = read("wit/column-kinds.wit")
+        .lines()
+        .filter_map(|line| {
+            let mut cells = line.strip_prefix("/// |")?.split('|').map(str::trim);
+            Some((cells.next()?.parse().ok()?, cells.next()?.to_owned()))
+        })
+        .collect();
+    let host = read("host/policy/src/table.rs");
+    let host = constants(&host[host.find("pub mod kind").expect("the kinds")..]);
+    let sdk = constants(&read("plugins/sdk/src/kind.rs"));
+    assert!(wit.len() > 30, "{wit:?}");
+    // Host names carry units in words where the WIT does.
+    assert_eq!(host, wit);
+    assert_eq!(sdk, wit);
+}
+
+#[test]
+fn committed_guests_are_those_of_their_text() {
+    let dist = guests::directory().join("dist");
+    let names = guests::names();
+    for name in &names {
+        let committed = std::fs::read(dist.join(format!("{name}.wasm"))).unwrap_or_default();
+        assert!(
+            committed == guests::component(name),
+            "tests/guests/dist/{name}.wasm is stale; run: cargo run -p millrace-policy-wasm --example guests"
+        );
+    }
+    let mut committed: Vec<String> = std::fs::read_dir(dist)
+        .expect("tests/guests/dist")
+        .map(|entry| entry.expect("entry").path().file_stem().expect("name").to_string_lossy().into_owned())
+        .collect();
+    committed.sort();
+    assert_eq!(committed, names);
+}
+
+#[test]
+fn every_guest_is_described() {
+    let readme = read("tests/guests/README.md");
+    for name in guests::names() {
+        assert!(readme.contains(&format!("| {name} |")), "{name} is missing in tests/guests/README.md");
+    }
+}
+
+#[test]
+fn every_interface_file_has_its_documentation() {
+    let wit = guests::repository().join("wit");
+    let mut count = 0;
+    for entry in std::fs::read_dir(wit).expect("wit/") {
+        let path = entry.expect("entry").path();
+        let text = std::fs::read_to_string(&path).expect("text");
+        let mut documented = false;
+        for line in text.lines().map(str::trim) {
+            let declares =
+                line.ends_with('{') || (line.ends_with([',', ';']) && line.contains(": ")) || line.starts_with("hold(");
+            let exempt = line.starts_with("world ")
+                || line.starts_with("variant ")
+                || line.starts_with("enum ")
+                || line.starts_with("///");
+            assert!(
+                !declares || documented || exempt || line.starts_with("decide:"),
+                "{}: `{line}` has no doc comment",
+                path.display()
+            );
+            documented = line.starts_with("///");
+        }
+        count += 1;
+    }
+    assert!(count >= 14, "{count} files");
+}

@@ -1,0 +1,110 @@
+//! The slots: one per decision, each with the policy in force and the native fallback. They never fail; share them in an `Arc`.
+//!
+//! Any thread may decide, swap, roll back or read the status. They do not know where policies come from.
+
+use crate::slot::Slot;
+use crate::{
+    Answer, Ask, BreakerSettings, Budget, Choice, Decision, FairSchedule, LeastLoadedRoute, Plan, PolicyInfo, PrecisionPolicy,
+    RouteLimits, RoutePolicy, RouteRequest, SchedulePolicy, SlotStatus, Table, TierPrecision, validate_choices,
+    validate_decision, validate_plan,
+};
+
+/// Where requests go.
+pub struct RouteSlot {
+    slot: Slot<dyn RoutePolicy>,
+    limits: RouteLimits,
+    fallback: LeastLoadedRoute,
+}
+
+/// What engines do next.
+pub struct ScheduleSlot {
+    slot: Slot<dyn SchedulePolicy>,
+    fallback: FairSchedule,
+}
+
+/// What requests are served with.
+pub struct PrecisionSlot {
+    slot: Slot<dyn PrecisionPolicy>,
+    fallback: TierPrecision,
+}
+
+impl RouteSlot {
+    #[must_use]
+    pub fn new(policy: Box<dyn RoutePolicy>, info: PolicyInfo, breaker: BreakerSettings, limits: RouteLimits) -> Self {
+        Self { slot: Slot::new(policy, info, breaker), limits, fallback: LeastLoadedRoute }
+    }
+
+    /// A valid decision: `Forward` names at least one lane, eligible ones only, best first. Which lanes are eligible is said by
+    /// the column `kind::ELIGIBLE`, or `kind::HEALTHY` without it, or all.
+    pub fn decide(&self, now_us: u64, request: &RouteRequest, lanes: &Table, tenants: &Table) -> Answer<Decision> {
+        self.slot.call(
+            now_us,
+            |policy| policy.decide(request, lanes, tenants),
+            |decision| validate_decision(decision, lanes, &self.limits),
+            || self.fallback.route(lanes),
+        )
+    }
+}
+
+impl ScheduleSlot {
+    #[must_use]
+    pub fn new(policy: Box<dyn SchedulePolicy>, info: PolicyInfo, breaker: BreakerSettings) -> Self {
+        Self { slot: Slot::new(policy, info, breaker), fallback: FairSchedule }
+    }
+
+    /// A plan within the bounds of `budget`; memory is the caller's to check.
+    pub fn plan_step(&self, now_us: u64, budget: &Budget, rows: &Table, tenants: &Table) -> Answer<Plan> {
+        self.slot.call(
+            now_us,
+            |policy| policy.plan_step(budget, rows, tenants),
+            |plan| validate_plan(&plan, budget, rows).map(|()| plan),
+            || self.fallback.plan(budget, rows, tenants),
+        )
+    }
+}
+
+impl PrecisionSlot {
+    #[must_use]
+    pub fn new(policy: Box<dyn PrecisionPolicy>, info: PolicyInfo, breaker: BreakerSettings, fallback: TierPrecision) -> Self {
+        Self { slot: Slot::new(policy, info, breaker), fallback }
+    }
+
+    /// One choice per ask, each a row of `precisions`, which has at least one row.
+    pub fn choose(&self, now_us: u64, asks: &[Ask], precisions: &Table, tenants: &Table) -> Answer<Vec<Choice>> {
+        self.slot.call(
+            now_us,
+            |policy| policy.choose(asks, precisions, tenants),
+            |choices| validate_choices(&choices, asks, precisions).map(|()| choices),
+            || self.fallback.choices(asks, precisions, tenants),
+        )
+    }
+}
+
+macro_rules! management {
+    ($slot:ident, $policy:ident) => {
+        impl $slot {
+            /// Puts a policy in force and returns who was: atomic, calls in flight finish on the old one. The old one stays ready
+            /// for [`Self::roll_back`] unless it was failing.
+            pub fn swap(&self, policy: Box<dyn $policy>, info: PolicyInfo) -> PolicyInfo {
+                self.slot.swap(policy, info)
+            }
+
+            /// Puts the last good policy in force again and returns who that is; none if there is none.
+            pub fn roll_back(&self) -> Option<PolicyInfo> {
+                self.slot.roll_back()
+            }
+
+            #[must_use]
+            pub fn status(&self) -> SlotStatus {
+                self.slot.status()
+            }
+        }
+    };
+}
+
+management!(RouteSlot, RoutePolicy);
+management!(ScheduleSlot, SchedulePolicy);
+management!(PrecisionSlot, PrecisionPolicy);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,184 @@
+//! Slots with policies that fail in every way: the fallback answers, counters add up, swaps and roll backs are whole.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use millrace_core::Stage;
+
+use super::*;
+use crate::{BreakerState, FaultKind, Policy, PolicyFault, kind};
+
+/// Answers what it was made with.
+struct Scripted {
+    answer: fn(u32) -> Result<Plan, FaultKind>,
+    calls: u32,
+    recovered: Arc<AtomicU32>,
+}
+
+impl Policy for Scripted {
+    fn recover(&mut self) {
+        self.recovered.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn last_call_ns(&self) -> Option<u64> {
+        Some(10)
+    }
+}
+
+impl SchedulePolicy for Scripted {
+    fn plan_step(&mut self, _: &Budget, _: &Table, _: &Table) -> Result<Plan, PolicyFault> {
+        self.calls += 1;
+        (self.answer)(self.calls).map_err(|kind| PolicyFault { policy: "scripted".into(), kind, detail: "as told".into() })
+    }
+}
+
+const BREAKER: BreakerSettings =
+    BreakerSettings { faults_to_open: 2, backoff_us: 100, max_backoff_us: 400, opens_to_roll_back: 2 };
+const BUDGET: Budget =
+    Budget { stage: Stage::Decode, step: 0, tokens: 8, sequences: 8, free_pages: 1, total_pages: 1, page_tokens: 16, step_us: 0 };
+
+fn scripted(answer: fn(u32) -> Result<Plan, FaultKind>) -> (Box<dyn SchedulePolicy>, Arc<AtomicU32>) {
+    let recovered = Arc::new(AtomicU32::new(0));
+    (Box::new(Scripted { answer, calls: 0, recovered: recovered.clone() }), recovered)
+}
+
+fn named(name: &str) -> PolicyInfo {
+    PolicyInfo::native(name)
+}
+
+fn slot(answer: fn(u32) -> Result<Plan, FaultKind>) -> (ScheduleSlot, Arc<AtomicU32>) {
+    let (policy, recovered) = scripted(answer);
+    (ScheduleSlot::new(policy, named("first"), BREAKER), recovered)
+}
+
+/// Rows 0 and 1 running; the fallback runs [1, 0], the policies here at most one row.
+fn ask(slot: &ScheduleSlot, now_us: u64) -> Answer<Plan> {
+    let rows = Table::new(2).with(kind::STATE, vec![3, 3]).with(kind::AGE_US, vec![1, 2]);
+    slot.plan_step(now_us, &BUDGET, &rows, &Table::new(0))
+}
+
+fn good(_: u32) -> Result<Plan, FaultKind> {
+    Ok(Plan { run: vec![0], ..Plan::default() })
+}
+
+#[test]
+fn a_good_answer_is_used() {
+    let (slot, recovered) = slot(good);
+    let answer = ask(&slot, 0);
+    assert_eq!((answer.value.run, answer.fault, answer.generation), (vec![0], None, 1));
+    let status = slot.status();
+    assert_eq!((status.total.calls, status.total.ok, status.total.fallbacks), (1, 1, 0));
+    assert_eq!((status.total.latency.count, status.total.latency.sum_ns), (1, 10));
+    assert_eq!(recovered.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn every_fault_is_answered_by_the_fallback_and_counted_by_kind() {
+    for kind in FaultKind::ALL {
+        let answer = match kind {
+            FaultKind::Trap => |_| Err(FaultKind::Trap),
+            FaultKind::Timeout => |_| Err(FaultKind::Timeout),
+            FaultKind::Memory => |_| Err(FaultKind::Memory),
+            FaultKind::Invalid => |_| Ok(Plan { run: vec![2], ..Plan::default() }),
+            FaultKind::Unavailable => |_| Err(FaultKind::Unavailable),
+        };
+        let (slot, recovered) = slot(answer);
+        let answer = ask(&slot, 0);
+        assert_eq!((answer.value.run, answer.fault), (vec![1, 0], Some(kind)));
+        let status = slot.status();
+        assert_eq!((status.total.faults.of(kind), status.total.faults.total(), status.total.fallbacks), (1, 1, 1));
+        let ready = kind == FaultKind::Unavailable;
+        assert_eq!(status.last_error.is_none(), ready);
+        assert_eq!(recovered.load(Ordering::Relaxed), u32::from(!ready));
+    }
+}
+
+#[test]
+fn a_panic_is_a_trap() {
+    let (slot, _) = slot(|_| panic!("bug"));
+    assert_eq!(ask(&slot, 0).fault, Some(FaultKind::Trap));
+    assert_eq!(ask(&slot, 0).value.run, [1, 0]);
+}
+
+#[test]
+fn the_breaker_rests_a_failing_policy_and_tries_again() {
+    let (slot, _) = slot(|call| if call <= 2 { Err(FaultKind::Trap) } else { good(call) });
+    ask(&slot, 0);
+    ask(&slot, 10);
+    assert_eq!(slot.status().breaker, BreakerState::Open { until_us: 110 });
+    let answer = ask(&slot, 109);
+    assert_eq!((answer.value.run, answer.fault), (vec![1, 0], Some(FaultKind::Unavailable)));
+    assert_eq!(ask(&slot, 110).fault, None);
+    let status = slot.status();
+    assert_eq!(status.breaker, BreakerState::Closed);
+    assert_eq!((status.total.calls, status.total.ok, status.total.faults.of(FaultKind::Unavailable)), (4, 1, 1));
+}
+
+#[test]
+fn swap_takes_effect_at_once_and_rolls_back() {
+    let (slot, _) = slot(good);
+    assert_eq!(slot.roll_back(), None);
+    let old = slot.swap(scripted(|_| Ok(Plan::default())).0, named("second"));
+    assert_eq!(old.name, "first");
+    let answer = ask(&slot, 0);
+    assert_eq!((answer.value.run.len(), answer.generation), (0, 2));
+    assert_eq!(slot.status().last_good.map(|i| i.name), Some("first".into()));
+    assert_eq!(slot.roll_back().map(|i| i.name), Some("first".into()));
+    assert_eq!(ask(&slot, 0).value.run, [0]);
+    let status = slot.status();
+    assert_eq!((status.generation, status.swaps, status.rollbacks), (3, 1, 1));
+    assert_eq!((status.total.calls, status.current.calls), (2, 1));
+    assert_eq!(slot.roll_back().map(|i| i.name), Some("second".into()));
+}
+
+#[test]
+fn a_hopeless_generation_gives_way_to_the_last_good_one() {
+    let (slot, _) = slot(good);
+    slot.swap(scripted(|_| Err(FaultKind::Trap)).0, named("bad"));
+    ask(&slot, 0);
+    ask(&slot, 0);
+    assert_eq!(slot.status().info.name, "bad");
+    assert_eq!(ask(&slot, 100).fault, Some(FaultKind::Trap));
+    let status = slot.status();
+    assert_eq!((status.info.name.as_str(), status.generation, status.rollbacks), ("first", 3, 1));
+    assert_eq!(ask(&slot, 101).value.run, [0]);
+    // The bad one is not what a later roll back brings.
+    assert_eq!(slot.roll_back(), None);
+    assert!(status.last_error.is_some_and(|(generation, text)| generation == 2 && text.contains("scripted")));
+}
+
+#[test]
+fn without_a_good_generation_the_fallback_goes_on_answering() {
+    let (slot, _) = slot(|_| Err(FaultKind::Trap));
+    for now in 0..5_000 {
+        assert_eq!(ask(&slot, now).value.run, [1, 0]);
+    }
+    let status = slot.status();
+    assert_eq!((status.generation, status.total.calls, status.total.fallbacks), (1, 5_000, 5_000));
+    // 2 to open, then one trial after 100, 200, 400, 400 ... microseconds.
+    assert!((10..20).contains(&status.total.faults.of(FaultKind::Trap)), "{:?}", status.total.faults);
+}
+
+#[test]
+fn decisions_and_swaps_from_many_threads_lose_no_call() {
+    let (slot, _) = slot(good);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..500 {
+                    assert!(ask(&slot, 0).value.run.len() <= 2);
+                }
+            });
+        }
+        scope.spawn(|| {
+            for turn in 0..200 {
+                let answer = if turn % 2 == 0 { good } else { |_| Err(FaultKind::Trap) };
+                slot.swap(scripted(answer).0, named("next"));
+            }
+        });
+    });
+    let status = slot.status();
+    assert_eq!((status.total.calls, status.swaps), (2_000, 200));
+    assert_eq!(status.total.ok + status.total.faults.total(), 2_000);
+    assert_eq!(status.total.fallbacks, status.total.faults.total());
+}

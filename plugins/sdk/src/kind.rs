@@ -1,0 +1,41 @@
+//! Column kinds, one number for ever: the names of `wit/column-kinds.wit`, which says their units and meaning.
+//! A test of the host compares the two.
+
+pub const WEIGHT: u32 = 1;
+pub const TOKENS_SERVED: u32 = 2;
+pub const TENANT_RUNNING: u32 = 3;
+pub const TENANT_WAITING: u32 = 4;
+pub const CACHED_PAGES: u32 = 5;
+pub const PAGE_QUOTA: u32 = 6;
+pub const TIER: u32 = 7;
+pub const TENANT: u32 = 20;
+pub const PRIORITY: u32 = 21;
+pub const AGE_US: u32 = 22;
+pub const SLACK_US: u32 = 23;
+pub const STATE: u32 = 24;
+pub const PROMPT_TOKENS: u32 = 25;
+pub const COMPUTED_TOKENS: u32 = 26;
+pub const CACHED_TOKENS: u32 = 27;
+pub const OUTPUT_TOKENS: u32 = 28;
+pub const MAX_OUTPUT_TOKENS: u32 = 29;
+pub const PAGES_HELD: u32 = 30;
+pub const PAGES_FOR_NEXT_STEP: u32 = 31;
+pub const PREEMPTIONS: u32 = 32;
+pub const LANE_WAITING: u32 = 40;
+pub const LANE_RUNNING: u32 = 41;
+pub const KV_USED_PER_MILLE: u32 = 42;
+pub const PREFIX_HIT_TOKENS: u32 = 43;
+pub const TTFT_US: u32 = 44;
+pub const ITL_US: u32 = 45;
+pub const FREE_PAGES: u32 = 46;
+pub const HEALTHY: u32 = 47;
+pub const LANE_PRECISION: u32 = 48;
+pub const ELIGIBLE: u32 = 49;
+pub const PREFILL_WEIGHT_BITS: u32 = 60;
+pub const DECODE_WEIGHT_BITS: u32 = 61;
+pub const KV_BITS: u32 = 62;
+pub const KL_MICRONAT: u32 = 63;
+pub const RELATIVE_COST_PER_MILLE: u32 = 64;
+pub const LANES_READY: u32 = 65;
+pub const PRECISION_KV_USED_PER_MILLE: u32 = 66;
+pub const PRECISION_WAITING: u32 = 67;

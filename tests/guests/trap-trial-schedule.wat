@@ -1,0 +1,10 @@
+;; world: schedule-policy
+;; Traps in every step, the trial decisions at load included.
+(module
+  ;; {lifecycle}
+  ;; {in-order}
+  (func (export "millrace:policy/schedule@0.1.0#plan-step")
+    (param $stage i32) (param $step i64) (param $tokens i32) (param $sequences i32) (param $free i32) (param $total i32)
+    (param $page_tokens i32) (param $step_us i32) (param $rows i32) (param $columns i32) (param $columns_len i32)
+    (param $tenants i32) (param $tenant_columns i32) (param $tenant_columns_len i32) (result i32)
+    unreachable))

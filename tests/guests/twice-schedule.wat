@@ -1,0 +1,15 @@
+;; world: schedule-policy
+;; Runs row 0 twice, in every step but step 0.
+(module
+  ;; {lifecycle}
+  ;; {in-order}
+  (func (export "millrace:policy/schedule@0.1.0#plan-step")
+    (param $stage i32) (param $step i64) (param $tokens i32) (param $sequences i32) (param $free i32) (param $total i32)
+    (param $page_tokens i32) (param $step_us i32) (param $rows i32) (param $columns i32) (param $columns_len i32)
+    (param $tenants i32) (param $tenant_columns i32) (param $tenant_columns_len i32) (result i32)
+    (if (i64.eqz (local.get $step))
+      (then (return (call $in_order (local.get $stage) (local.get $tokens) (local.get $sequences) (local.get $rows)))))
+    ;; 512 and 516 are zero
+    (i32.store (i32.const 256) (i32.const 512))
+    (i32.store (i32.const 260) (i32.const 2))
+    (i32.const 256)))
