@@ -65,7 +65,7 @@ cat <<TEXT
 
 The server goes on (process $server, log $log). Try:
   curl -N http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
-    -d '{"model": "smollm2-135m", "stream": true, "messages": [{"role": "user", "content": "Name three colours."}]}'
+    -d '{"model": "smollm2-135m-instruct", "stream": true, "messages": [{"role": "user", "content": "Name three colours."}]}'
 Stop it with: kill $server
 TEXT
 trap - INT TERM

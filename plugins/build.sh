@@ -70,6 +70,6 @@ mkdir -p "$out"
 out=$(cd "$out" && pwd)
 cd "$here"
 echo "building guests with the $toolchain toolchain"
-build_guest tenant-route route
-build_guest fair-schedule schedule
-build_guest tier-precision precision
+build_guest millrace-route route
+build_guest millrace-schedule schedule
+build_guest millrace-precision precision

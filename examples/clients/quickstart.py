@@ -38,6 +38,18 @@ def wait_until_ready(server, pid, patience_s):
     sys.exit(f"the server was not ready within {patience_s} s")
 
 
+def open_or_exit(request):
+    try:
+        return urllib.request.urlopen(request, timeout=120)
+    except urllib.error.HTTPError as error:
+        sys.exit(f"the server refused the request ({error.code}): {error.read().decode(errors='replace')}")
+
+
+def first_model(server):
+    with urllib.request.urlopen(f"{server}/v1/models", timeout=10) as answer:
+        return json.load(answer)["data"][0]["id"]
+
+
 def ask(server, model):
     """Prints the answer as it comes; returns (ttft_s, tokens/s, fingerprint)."""
     body = {
@@ -51,7 +63,7 @@ def ask(server, model):
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"{server}/v1/chat/completions", json.dumps(body).encode(), headers)
     began, first, last, tokens, fingerprint = time.monotonic(), None, None, 0, "?"
-    with urllib.request.urlopen(request, timeout=120) as answer:
+    with open_or_exit(request) as answer:
         for line in answer:
             line = line.decode().strip()
             if not line.startswith("data: ") or line == "data: [DONE]":
@@ -85,7 +97,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--server", default="http://127.0.0.1:8080")
     parser.add_argument("--admin", default="http://127.0.0.1:8081")
-    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--model", help="the first that the server lists, if not given")
     parser.add_argument("--server-pid", type=int, default=0)
     parser.add_argument("--patience-s", type=float, default=120)
     args = parser.parse_args()
@@ -93,7 +105,7 @@ def main():
         sys.exit("the server is not running")
     wait_until_ready(args.server, args.server_pid, args.patience_s)
     print(f"\n> {QUESTION}")
-    ttft_s, rate, fingerprint = ask(args.server, args.model)
+    ttft_s, rate, fingerprint = ask(args.server, args.model or first_model(args.server))
     print(f"\nTTFT {ttft_s * 1000:.0f} ms, {rate:.0f} tok/s; {describe(fingerprint)}; policies: {policies(args.admin)}")
 
 

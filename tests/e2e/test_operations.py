@@ -29,20 +29,21 @@ def slot(server, kind):
 
 def first_token_order(server, count):
     """Order in which requests, sent one after the other while the engine is busy, get their first tokens."""
-    order, lock, threads = [], threading.Lock(), []
+    order, lock = [], threading.Lock()
 
     def ask(index):
         body = {"model": "smollm2-135m", "prompt": f"{index}: " + "once upon a time " * 60, "temperature": 0, "max_tokens": 2}
-        for chunk in server.stream("/v1/completions", body):
-            if chunk["choices"] and chunk["choices"][0]["text"]:
+        first = True
+        for _ in server.stream("/v1/completions", body):
+            if first:
                 with lock:
                     order.append(index)
-                break_after = index
-        return break_after
+            first = False
 
     busy = threading.Thread(target=lambda: server.complete("word " * 3000, max_tokens=1))
     busy.start()
     time.sleep(0.4)
+    threads = []
     for index in range(count):
         threads.append(threading.Thread(target=ask, args=(index,)))
         threads[-1].start()
@@ -63,16 +64,37 @@ def test_the_step_is_planned_by_the_component(start):
     assert slot(server, "schedule")["calls"] > 0
 
 
-def test_a_route_component_in_toml_picks_the_lane(start):
-    component = GUESTS / "other-lane-route.wasm"
-    assert start().complete("hi", max_tokens=1).json["system_fingerprint"].startswith("fast/")
-    both = """
-[policy.precision]
-native = true
+# A second lane of the same precision as `fast`, so that the route policy has a choice.
+TWIN = """
+[pool.twin-prefill]
+stage = "prefill"
+device = "cpu"
+model = "smollm2"
+recipe = "int8"
+kv = "bf16"
+pages = 64
+
+[pool.twin-decode]
+stage = "decode"
+device = "cpu"
+model = "smollm2"
+recipe = "int4"
+kv = "fp8"
+pages = 64
+
+[lane.twin]
+prefill = "twin-prefill"
+decode = "twin-decode"
 """
-    server = start(extra=f'[policy.route]\ncomponent = "{component}"\n')
+
+
+def test_a_route_component_in_toml_picks_the_lane(start):
+    fingerprint = start(extra=TWIN).complete("hi", max_tokens=1).json["system_fingerprint"]
+    assert fingerprint.startswith("fast/int8+kv-bf16/int4+kv-fp8/")
+    server = start(extra=TWIN + f'[policy.route]\ncomponent = "{GUESTS / "other-lane-route.wasm"}"\n')
     fingerprint = server.complete("hi", max_tokens=1).json["system_fingerprint"]
-    assert fingerprint.startswith("exact/"), (fingerprint, both)
+    assert fingerprint.startswith("twin/int8+kv-bf16/int4+kv-fp8/")
+    assert slot(server, "route")["fallbacks"] == 0
 
 
 def test_swapping_the_schedule_while_requests_stream(server):

@@ -64,7 +64,8 @@ pub(crate) async fn roll_back(State(api): State<Api>, Path(kind): Path<String>) 
     let kind = kind_of(&kind)?;
     let node = api.node()?.clone();
     let rolling = node.clone();
-    let old = tokio::task::spawn_blocking(move || rolling.policies().roll_back(kind)).await.map_err(|_| ApiError::internal())??;
+    let old =
+        tokio::task::spawn_blocking(move || rolling.policies().roll_back(kind)).await.map_err(|_| ApiError::internal())??;
     Ok(changed(&node, kind, &old))
 }
 

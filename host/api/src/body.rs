@@ -23,7 +23,8 @@ pub(crate) async fn read_json(options: &ApiOptions, request: Request) -> Result<
     let headers = request.headers();
     if let Some(kind) = headers.get(CONTENT_TYPE) {
         let essence = kind.to_str().ok().and_then(|kind| kind.split(';').next()).map(str::trim);
-        let json = essence.is_some_and(|e| e.eq_ignore_ascii_case("application/json") || e.to_ascii_lowercase().ends_with("+json"));
+        let json =
+            essence.is_some_and(|e| e.eq_ignore_ascii_case("application/json") || e.to_ascii_lowercase().ends_with("+json"));
         if !json {
             return Err(ApiError::media_type("The body must be JSON: send `Content-Type: application/json`."));
         }

@@ -56,10 +56,7 @@ impl ApiError {
 
     pub fn unauthorized() -> Self {
         let message = "A valid API key is needed: send it as `Authorization: Bearer KEY`.";
-        Self {
-            code: Some("invalid_api_key"),
-            ..Self::new(StatusCode::UNAUTHORIZED, "invalid_request_error", message)
-        }
+        Self { code: Some("invalid_api_key"), ..Self::new(StatusCode::UNAUTHORIZED, "invalid_request_error", message) }
     }
 
     pub fn not_found() -> Self {
@@ -71,10 +68,7 @@ impl ApiError {
 
     pub fn model_not_found(model: &str) -> Self {
         let message = format!("The model `{}` does not exist or you do not have access to it.", printable(model, 128));
-        Self {
-            code: Some("model_not_found"),
-            ..Self::new(StatusCode::NOT_FOUND, "invalid_request_error", message)
-        }
+        Self { code: Some("model_not_found"), ..Self::new(StatusCode::NOT_FOUND, "invalid_request_error", message) }
     }
 
     pub fn method_not_allowed() -> Self {
@@ -95,10 +89,7 @@ impl ApiError {
 
     pub fn too_large(limit: usize) -> Self {
         let message = format!("The request body is larger than the {limit} bytes that this server takes.");
-        Self {
-            code: Some("request_too_large"),
-            ..Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
-        }
+        Self { code: Some("request_too_large"), ..Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message) }
     }
 
     pub fn media_type(message: impl Into<String>) -> Self {
@@ -109,11 +100,7 @@ impl ApiError {
     }
 
     pub fn conflict(message: impl Into<String>) -> Self {
-        Self {
-            code: Some("conflict"),
-            retry: Retry::Never,
-            ..Self::new(StatusCode::CONFLICT, "invalid_request_error", message)
-        }
+        Self { code: Some("conflict"), retry: Retry::Never, ..Self::new(StatusCode::CONFLICT, "invalid_request_error", message) }
     }
 
     /// 500 with nothing of the inside in it.
@@ -197,9 +184,7 @@ impl From<RequestError> for ApiError {
         let message = error.to_string();
         match error {
             RequestError::UnknownModel(model) => Self::model_not_found(&model),
-            RequestError::ContextLength(_) => {
-                Self { code: Some("context_length_exceeded"), ..Self::field("messages", message) }
-            }
+            RequestError::ContextLength(_) => Self { code: Some("context_length_exceeded"), ..Self::field("messages", message) },
             RequestError::Field { param, message } => Self::field(param, message),
             RequestError::QueueFull { retry_after_ms } => busy("server_overloaded", message, retry_after_ms),
             RequestError::TenantLimit { retry_after_ms, .. } => busy("rate_limit_exceeded", message, retry_after_ms),

@@ -2,8 +2,8 @@
 
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
-use axum::http::header::{CONTENT_TYPE, HeaderValue};
 use axum::http::Response;
+use axum::http::header::{CONTENT_TYPE, HeaderValue};
 use futures_util::stream;
 use millrace_node::{GenerateError, Generation, GenerationEvent, Node, TenantId};
 use serde_json::{Value, json};
@@ -76,7 +76,12 @@ async fn generate(api: &Api, endpoint: Endpoint, request: Request) -> Result<Res
     request.tenant = tenant;
     let generation = node.submit(request).await.map_err(|error| about(endpoint, error))?;
     let started = generation.started();
-    tracing::info!(request = started.request.0, fingerprint = &*started.fingerprint, prompt_tokens = started.prompt_tokens, "placed");
+    tracing::info!(
+        request = started.request.0,
+        fingerprint = &*started.fingerprint,
+        prompt_tokens = started.prompt_tokens,
+        "placed"
+    );
     #[cfg(feature = "fault-injection")]
     if let Some(id) = tag.as_ref().and_then(|tag| tag.0.to_str().ok()) {
         api.faults.remember(id, started.request.0);

@@ -24,9 +24,8 @@ impl Routes {
 
     /// The only way to register a handler.
     fn at(mut self, path: &str, access: Access, handler: MethodRouter<Api>) -> Self {
-        let handler = handler
-            .fallback(system::method_not_allowed)
-            .layer(from_fn_with_state((self.api.clone(), access), access::check));
+        let handler =
+            handler.fallback(system::method_not_allowed).layer(from_fn_with_state((self.api.clone(), access), access::check));
         self.router = self.router.route(path, handler);
         self.listed.push((path.to_owned(), access));
         self
@@ -42,10 +41,7 @@ impl Routes {
 
     fn build(self) -> Router {
         tracing::debug!(routes = ?self.listed, "routes");
-        self.router
-            .fallback(system::not_found)
-            .layer(from_fn_with_state(self.api.clone(), guard::guard))
-            .with_state(self.api)
+        self.router.fallback(system::not_found).layer(from_fn_with_state(self.api.clone(), guard::guard)).with_state(self.api)
     }
 }
 

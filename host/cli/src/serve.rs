@@ -53,7 +53,10 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let server = Server::bind(api.clone(), config.server.listen, config.server.admin_listen).await?;
     let (public, admin) = (server.public_addr()?, server.admin_addr()?);
     let running = server.start();
-    println!("listening on http://{public}, admin on http://{admin}; loading {}", config.models.iter().map(|m| m.name.as_str()).collect::<Vec<_>>().join(", "));
+    println!(
+        "listening on http://{public}, admin on http://{admin}; loading {}",
+        config.models.iter().map(|m| m.name.as_str()).collect::<Vec<_>>().join(", ")
+    );
     let drain_timeout = Duration::from_millis(config.server.drain_timeout_ms);
     let mut loading = tokio::task::spawn_blocking(move || Node::start(&config));
     let node = tokio::select! {

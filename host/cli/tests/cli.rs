@@ -65,7 +65,8 @@ fn eval_reproduces_the_logits_and_tokens_of_transformers() {
 #[test]
 fn bench_engine_prints_one_json_object() {
     let model = repository("host/model/tests/data/llama-tied-bf16");
-    let args = ["bench", "engine", "-m", model.to_str().expect("UTF-8"), "-p", "16", "-n", "8", "-b", "1,2", "-r", "1", "-t", "2"];
+    let args =
+        ["bench", "engine", "-m", model.to_str().expect("UTF-8"), "-p", "16", "-n", "8", "-b", "1,2", "-r", "1", "-t", "2"];
     let formats = ["--prefill-weights", "bf16", "--decode-weights", "bf16", "--kv", "bf16", "--json"];
     let output = millrace(&[&args[..], &formats[..]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));

@@ -135,7 +135,10 @@ fn the_queue_is_bounded_and_says_when_to_come_back() {
         }
         assert!(accepted.len() < 100, "the queue has a bound");
     };
-    assert!(matches!(&refusal, SubmitError::QueueFull { lane, retry_after_ms, .. } if lane == "only" && *retry_after_ms >= 1_000), "{refusal}");
+    assert!(
+        matches!(&refusal, SubmitError::QueueFull { lane, retry_after_ms, .. } if lane == "only" && *retry_after_ms >= 1_000),
+        "{refusal}"
+    );
     for stream in accepted {
         assert_eq!(stream.finish().unwrap().len(), 4);
     }

@@ -9,6 +9,7 @@
 //!
 //! It does not know any device, page owner, tag, request, tokenizer or policy: it hands on what a checkpoint says about
 //! tokenizing as plain data, and reads no device memory outside [`eval`].
+#![deny(unsafe_code)]
 
 mod architecture;
 mod checkpoint;

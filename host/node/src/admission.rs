@@ -79,9 +79,7 @@ impl Admission {
 
     /// Waiting and running requests of a tenant.
     pub(crate) fn of_tenant(&self, index: usize) -> (u32, u32) {
-        self.tenants
-            .get(index)
-            .map_or((0, 0), |t| (t.waiting.load(Ordering::Acquire), t.running.load(Ordering::Acquire)))
+        self.tenants.get(index).map_or((0, 0), |t| (t.waiting.load(Ordering::Acquire), t.running.load(Ordering::Acquire)))
     }
 
     pub(crate) fn waiting(&self) -> u32 {

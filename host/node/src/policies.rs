@@ -9,10 +9,12 @@ use std::sync::{Arc, Mutex, TryLockError};
 use millrace_config::{Component, Config, Digest, PolicySource, PolicySpec};
 use millrace_core::Clock;
 use millrace_policy::{
-    BreakerSettings, FairSchedule, LeastLoadedRoute, PolicyInfo, PrecisionPolicy, PrecisionSlot, RouteLimits, RoutePolicy, RouteSlot,
-    SchedulePolicy, ScheduleSlot, SlotStatus, TierPrecision,
+    BreakerSettings, FairSchedule, LeastLoadedRoute, PolicyInfo, PrecisionPolicy, PrecisionSlot, RouteLimits, RoutePolicy,
+    RouteSlot, SchedulePolicy, ScheduleSlot, SlotStatus, TierPrecision,
 };
-use millrace_policy_wasm::{EngineOptions, LoadError, LoadedPolicy, PolicyEngine, PolicyKind, PolicyLimits, PolicyOptions, builtin};
+use millrace_policy_wasm::{
+    EngineOptions, LoadError, LoadedPolicy, PolicyEngine, PolicyKind, PolicyLimits, PolicyOptions, builtin,
+};
 
 use crate::error::{StartError, SwapError};
 use crate::metrics::SlotLabels;
@@ -39,7 +41,8 @@ impl Policies {
         let engine = PolicyEngine::new(engine_options)?;
         let options = PolicyKind::ALL.map(|kind| options(kind, spec_of(config, kind)));
         let first = |kind: PolicyKind| first(&engine, kind, spec_of(config, kind), option_of(&options, kind));
-        let (precision, route, schedule) = (first(PolicyKind::Precision)?, first(PolicyKind::Route)?, first(PolicyKind::Schedule)?);
+        let (precision, route, schedule) =
+            (first(PolicyKind::Precision)?, first(PolicyKind::Route)?, first(PolicyKind::Schedule)?);
         let policies = Self {
             precision: Arc::new(precision_slot(precision, &config.policies.precision)?),
             route: Arc::new(route_slot(route, &config.policies.route)?),

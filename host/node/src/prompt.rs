@@ -26,15 +26,17 @@ impl Prompt {
 }
 
 impl Inner {
-    /// Token ids of a prompt. Takes time in proportion to its length: not for the runtime's threads.
+    /// Token ids of a prompt that `completion` tokens (at least one) are to follow. Takes time in proportion to its length: not for
+    /// the runtime's threads.
     ///
     /// # Errors
     /// Where it cannot be rendered or holds ids outside the vocabulary, is empty, or is too long for the model.
-    pub(crate) fn encode(&self, prompt: &Prompt) -> Result<Arc<[u32]>, RequestError> {
+    pub(crate) fn encode(&self, prompt: &Prompt, completion: Option<u32>) -> Result<Arc<[u32]>, RequestError> {
+        let completion = completion.unwrap_or(1);
         let param = prompt.param();
         // No token stands for more bytes than the longest one, so a text can be too long before it is looked at.
         let at_least = prompt.text_bytes().div_ceil(self.longest_token_bytes.max(1));
-        self.check_prompt(at_least, 1)?;
+        self.check_prompt(at_least, completion)?;
         let refused = |error: TokenizeError| match error.is_callers_fault() {
             true => RequestError::Field { param, message: error.to_string() },
             false => RequestError::Internal(error.to_string()),
@@ -56,7 +58,7 @@ impl Inner {
         if ids.is_empty() {
             return Err(RequestError::Field { param, message: format!("`{param}` is empty: there is nothing to go on from.") });
         }
-        self.check_prompt(ids.len(), 1)?;
+        self.check_prompt(ids.len(), completion)?;
         if let Some(limit) = self.limits.max_prompt_tokens.filter(|limit| ids.len() > *limit as usize) {
             let message = format!("The prompt has {} tokens; this server takes at most {limit}.", ids.len());
             return Err(RequestError::Field { param, message });
@@ -71,7 +73,8 @@ impl Inner {
         match ids.iter().find(|id| **id as usize >= vocab) {
             None => Ok(()),
             Some(id) => {
-                let message = format!("`{param}` holds the token id {id}, but the vocabulary ends at {}.", vocab.saturating_sub(1));
+                let message =
+                    format!("`{param}` holds the token id {id}, but the vocabulary ends at {}.", vocab.saturating_sub(1));
                 Err(RequestError::Field { param, message })
             }
         }

@@ -78,7 +78,11 @@ impl Node {
             lanes,
             page_tokens,
             keys: KeyRing::new(&config.tenants),
-            output_limits: config.tenants.iter().map(|t| t.max_output_tokens.unwrap_or(config.limits.max_output_tokens)).collect(),
+            output_limits: config
+                .tenants
+                .iter()
+                .map(|t| t.max_output_tokens.unwrap_or(config.limits.max_output_tokens))
+                .collect(),
             tenant_names: config.tenants.iter().map(|t| t.name.clone()).collect(),
             limits: config.limits.clone(),
             request_timeout: Duration::from_millis(config.server.request_timeout_ms),
@@ -146,7 +150,9 @@ impl Text {
         let (bos, eos) = (spelled(tokenizer.bos()), spelled(tokenizer.eos()));
         let template = source.map(|source| ChatTemplate::new(&source, &bos, &eos)).transpose()?.map(Arc::new);
         if template.is_none() {
-            tracing::warn!("the checkpoint has no chat template: chat requests are refused; set `chat_template` in the model's table");
+            tracing::warn!(
+                "the checkpoint has no chat template: chat requests are refused; set `chat_template` in the model's table"
+            );
         }
         let mut eos = checkpoint.eos_tokens().to_vec();
         eos.extend(tokenizer.eos().filter(|id| !eos.contains(id)));
@@ -189,7 +195,8 @@ impl LoadedDevice {
         if let Some(model) = self.models.get(&key) {
             return Ok(model.clone());
         }
-        let model: Arc<dyn Architecture> = millrace_model::load(checkpoint, self.backend.as_ref(), recipe, &mut self.weights)?.into();
+        let model: Arc<dyn Architecture> =
+            millrace_model::load(checkpoint, self.backend.as_ref(), recipe, &mut self.weights)?.into();
         tracing::info!(%recipe, weight_bytes = model.weight_bytes(), "weights loaded");
         self.models.insert(key, model.clone());
         Ok(model)
@@ -277,7 +284,11 @@ fn context(model: &Model, pools: &[PoolSpec], lanes: &Lanes) -> u32 {
     let held = lanes.rows.iter().map(|lane| lane.capacity_tokens).max().unwrap_or(0);
     let context = own.min(configured).min(held);
     if context < own.min(configured) {
-        tracing::warn!(context, model = own.min(configured), "the pools hold less than the model's context; longer requests are refused");
+        tracing::warn!(
+            context,
+            model = own.min(configured),
+            "the pools hold less than the model's context; longer requests are refused"
+        );
     }
     context
 }

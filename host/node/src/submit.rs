@@ -155,7 +155,7 @@ impl Inner {
 
     fn ask(&self, request: GenerateRequest) -> Result<Asked, RequestError> {
         self.check_ids("stop_token_ids", &request.stop_token_ids)?;
-        let prompt = self.encode(&request.prompt)?;
+        let prompt = self.encode(&request.prompt, request.max_tokens)?;
         let tenant = request.tenant.0 as usize;
         let max_tokens = self.output_tokens(tenant, prompt.len(), request.max_tokens)?;
         let mut stop_tokens = request.stop_token_ids;
@@ -267,7 +267,9 @@ impl Inner {
                 prompt: u32::try_from(asked.prompt.len()).unwrap_or(u32::MAX),
                 completion: asked.sampling.max_tokens,
             })),
-            Err(error @ (SubmitError::UnknownLane(_) | SubmitError::EmptyPrompt)) => Err(RequestError::Internal(error.to_string())),
+            Err(error @ (SubmitError::UnknownLane(_) | SubmitError::EmptyPrompt)) => {
+                Err(RequestError::Internal(error.to_string()))
+            }
         }
     }
 

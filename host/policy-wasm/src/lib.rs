@@ -15,6 +15,7 @@
 //!
 //! One engine and one epoch ticker a process; one store per component instance, dropped after any error, because a store that
 //! trapped is not to be entered again.
+#![forbid(unsafe_code)]
 
 mod belongings;
 mod builder;

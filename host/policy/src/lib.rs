@@ -9,6 +9,7 @@
 //!                      |            +----------------+------------+--> native fallback --> answer
 //!                      +-- swap, roll back, status (from any thread)
 //! ```
+#![forbid(unsafe_code)]
 
 mod breaker;
 mod fair_schedule;

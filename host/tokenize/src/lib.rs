@@ -7,6 +7,7 @@
 //!   messages -> ChatTemplate -> Tokenizer::encode_chat -> ids -> (engine) -> ids -> Detokenizer -> StopStrings -> text
 //!   prompt   ---------------->  Tokenizer::encode -------^
 //! ```
+#![forbid(unsafe_code)]
 
 mod alphabet;
 mod assemble;

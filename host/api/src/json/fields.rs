@@ -40,9 +40,8 @@ impl<'a> Fields<'a> {
         let mut twice = None;
         let mut entries = Vec::new();
         let mut source = serde_json::Deserializer::from_str(text);
-        let read = ObjectSeed { known, entries: &mut entries, twice: &mut twice }
-            .deserialize(&mut source)
-            .and_then(|()| source.end());
+        let read =
+            ObjectSeed { known, entries: &mut entries, twice: &mut twice }.deserialize(&mut source).and_then(|()| source.end());
         match (read, twice) {
             (Ok(()), None) => Ok(Self { at, entries }),
             (Ok(()), Some(name)) => {
@@ -146,7 +145,8 @@ pub(crate) fn parse_string(raw: &str) -> Result<String, String> {
     if !raw.starts_with('"') {
         return Err(wrong_kind("must be a string", raw));
     }
-    serde_json::from_str(raw).map_err(|_| "is no valid string: an escape in it is half a surrogate pair or no character".to_owned())
+    serde_json::from_str(raw)
+        .map_err(|_| "is no valid string: an escape in it is half a surrogate pair or no character".to_owned())
 }
 
 /// The elements of a JSON array, each as its text. Nesting is not followed, so depth costs nothing.

@@ -51,8 +51,21 @@ pub(crate) enum Usage {
 
 /// The names of the fields that are read here.
 pub(super) const NAMES: &[&str] = &[
-    "model", "stream", "stream_options", "temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "max_completion_tokens",
-    "stop", "stop_token_ids", "ignore_eos", "priority", "prompt_cache_key",
+    "model",
+    "stream",
+    "stream_options",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "max_tokens",
+    "max_completion_tokens",
+    "stop",
+    "stop_token_ids",
+    "ignore_eos",
+    "priority",
+    "prompt_cache_key",
 ];
 
 /// The largest `max_tokens` that is a number of tokens at all; what fits the model is the node's to say.

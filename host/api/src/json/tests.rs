@@ -60,9 +60,30 @@ fn unknown_fields_pass_whatever_they_hold() {
 #[test]
 fn null_is_absent() {
     let fields = [
-        "model", "stream", "stream_options", "temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "max_completion_tokens",
-        "stop", "stop_token_ids", "ignore_eos", "priority", "n", "logprobs", "top_logprobs", "tools", "tool_choice",
-        "response_format", "logit_bias", "frequency_penalty", "presence_penalty", "min_tokens",
+        "model",
+        "stream",
+        "stream_options",
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "seed",
+        "max_tokens",
+        "max_completion_tokens",
+        "stop",
+        "stop_token_ids",
+        "ignore_eos",
+        "priority",
+        "n",
+        "logprobs",
+        "top_logprobs",
+        "tools",
+        "tool_choice",
+        "response_format",
+        "logit_bias",
+        "frequency_penalty",
+        "presence_penalty",
+        "min_tokens",
     ];
     for field in fields {
         let parsed = chat(&with(&format!("\"{field}\":null"))).unwrap_or_else(|e| panic!("{field}: {}", e.message));
@@ -142,7 +163,9 @@ fn stop_is_a_string_or_a_short_list() {
     assert_eq!(of(r#""stop":[]"#).unwrap(), [""; 0]);
     let many = format!("\"stop\":[{}]", vec!["\"x\""; 1_000_000].join(","));
     let long = format!("\"stop\":\"{}\"", "y".repeat(1 << 20));
-    for field in [r#""stop":"""#, r#""stop":[""]"#, r#""stop":[1]"#, r#""stop":[["a"]]"#, r#""stop":{}"#, r#""stop":1"#, &many, &long] {
+    for field in
+        [r#""stop":"""#, r#""stop":[""]"#, r#""stop":[1]"#, r#""stop":[["a"]]"#, r#""stop":{}"#, r#""stop":1"#, &many, &long]
+    {
         assert_refused(chat(&with(field)), Some("stop"), &field.chars().take(40).collect::<String>());
     }
     assert_refused(chat(&with(r#""stop":"\ud800""#)), Some("stop"), "half a surrogate pair");
@@ -174,15 +197,34 @@ fn streaming_options_belong_to_a_stream() {
 #[test]
 fn what_is_not_there_yet_is_refused_by_name() {
     let asks = [
-        ("n", "2"), ("logprobs", "true"), ("top_logprobs", "5"), ("tools", r#"[{"type":"function"}]"#), ("tool_choice", r#""required""#),
-        ("tool_choice", r#"{"type":"function","function":{"name":"f"}}"#), ("functions", "[{}]"),
-        ("response_format", r#"{"type":"json_object"}"#), ("response_format", r#"{"type":"json_schema","json_schema":{}}"#),
-        ("response_format", r#"{}"#), ("response_format", r#""text""#), ("logit_bias", r#"{"191222":-100}"#),
-        ("guided_json", r#"{"type":"object"}"#), ("guided_regex", r#""(a+)+$""#), ("structured_outputs", r#"{"regex":"a"}"#),
-        ("prompt_logprobs", "-1"), ("use_beam_search", "true"), ("modalities", r#"["text","audio"]"#),
-        ("chat_template", r#""{{ x }}""#), ("chat_template_kwargs", r#"{"tokenize":true}"#), ("echo", "true"),
-        ("skip_special_tokens", "false"), ("add_generation_prompt", "false"), ("continue_final_message", "true"),
-        ("documents", "[{}]"), ("bad_words", r#"["a"]"#), ("allowed_token_ids", "[1]"), ("cache_salt", r#""s""#),
+        ("n", "2"),
+        ("logprobs", "true"),
+        ("top_logprobs", "5"),
+        ("tools", r#"[{"type":"function"}]"#),
+        ("tool_choice", r#""required""#),
+        ("tool_choice", r#"{"type":"function","function":{"name":"f"}}"#),
+        ("functions", "[{}]"),
+        ("response_format", r#"{"type":"json_object"}"#),
+        ("response_format", r#"{"type":"json_schema","json_schema":{}}"#),
+        ("response_format", r#"{}"#),
+        ("response_format", r#""text""#),
+        ("logit_bias", r#"{"191222":-100}"#),
+        ("guided_json", r#"{"type":"object"}"#),
+        ("guided_regex", r#""(a+)+$""#),
+        ("structured_outputs", r#"{"regex":"a"}"#),
+        ("prompt_logprobs", "-1"),
+        ("use_beam_search", "true"),
+        ("modalities", r#"["text","audio"]"#),
+        ("chat_template", r#""{{ x }}""#),
+        ("chat_template_kwargs", r#"{"tokenize":true}"#),
+        ("echo", "true"),
+        ("skip_special_tokens", "false"),
+        ("add_generation_prompt", "false"),
+        ("continue_final_message", "true"),
+        ("documents", "[{}]"),
+        ("bad_words", r#"["a"]"#),
+        ("allowed_token_ids", "[1]"),
+        ("cache_salt", r#""s""#),
     ];
     for (field, value) in asks {
         let result = chat(&with(&format!("\"{field}\":{value}")));
@@ -190,14 +232,28 @@ fn what_is_not_there_yet_is_refused_by_name() {
         assert_refused(result, Some(field), field);
     }
     let harmless = [
-        r#""tool_choice":"none""#, r#""tool_choice":"auto""#, r#""tools":[]"#, r#""response_format":{"type":"text"}"#, r#""logit_bias":{}"#,
-        r#""logprobs":false"#, r#""top_logprobs":0"#, r#""echo":false"#, r#""modalities":["text"]"#, r#""parallel_tool_calls":true"#,
-        r#""cache_salt":"""#, r#""skip_special_tokens":true"#, r#""use_beam_search":false"#, r#""min_tokens":0"#, r#""best_of":1"#,
+        r#""tool_choice":"none""#,
+        r#""tool_choice":"auto""#,
+        r#""tools":[]"#,
+        r#""response_format":{"type":"text"}"#,
+        r#""logit_bias":{}"#,
+        r#""logprobs":false"#,
+        r#""top_logprobs":0"#,
+        r#""echo":false"#,
+        r#""modalities":["text"]"#,
+        r#""parallel_tool_calls":true"#,
+        r#""cache_salt":"""#,
+        r#""skip_special_tokens":true"#,
+        r#""use_beam_search":false"#,
+        r#""min_tokens":0"#,
+        r#""best_of":1"#,
     ];
     for field in harmless {
         assert!(chat(&with(field)).is_ok(), "{field}: {:?}", chat(&with(field)).err());
     }
-    for (field, value) in [("echo", "1"), ("echo", "true"), ("suffix", r#""x""#), ("logprobs", "0"), ("logprobs", "1"), ("best_of", "3")] {
+    for (field, value) in
+        [("echo", "1"), ("echo", "true"), ("suffix", r#""x""#), ("logprobs", "0"), ("logprobs", "1"), ("best_of", "3")]
+    {
         assert_refused(completion(&format!(r#"{{"prompt":"a","{field}":{value}}}"#)), Some(field), field);
     }
     assert!(completion(r#"{"prompt":"a","suffix":"","echo":false,"logprobs":null,"best_of":1}"#).is_ok());
@@ -221,9 +277,14 @@ fn content_comes_in_every_shape_that_clients_send() {
     assert_eq!(content(r#"[{"type":"text","text":"a"},{"text":"b","type":"text"}]"#).unwrap(), "ab");
     assert_eq!(messages(r#"{"messages":[{"role":"assistant"}]}"#).unwrap()[0].1, "");
     for (value, param) in [
-        ("1", "messages[0].content"), ("{}", "messages[0].content"), ("true", "messages[0].content"), (r#""\ud800""#, "messages[0].content"),
-        (r#"["a"]"#, "messages[0].content[0]"), (r#"[{"text":"a"}]"#, "messages[0].content[0].type"),
-        (r#"[{"type":"text"}]"#, "messages[0].content[0].text"), (r#"[{"type":"text","text":1}]"#, "messages[0].content[0].text"),
+        ("1", "messages[0].content"),
+        ("{}", "messages[0].content"),
+        ("true", "messages[0].content"),
+        (r#""\ud800""#, "messages[0].content"),
+        (r#"["a"]"#, "messages[0].content[0]"),
+        (r#"[{"text":"a"}]"#, "messages[0].content[0].type"),
+        (r#"[{"type":"text"}]"#, "messages[0].content[0].text"),
+        (r#"[{"type":"text","text":1}]"#, "messages[0].content[0].text"),
         (r#"[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"x"}}]"#, "messages[0].content[1].type"),
     ] {
         let body = format!(r#"{{"messages":[{{"role":"user","content":{value}}}]}}"#);
@@ -233,13 +294,19 @@ fn content_comes_in_every_shape_that_clients_send() {
 
 #[test]
 fn roles_are_known_ones() {
-    let roles = messages(r#"{"messages":[{"role":"developer","content":"a"},{"role":"user","content":"b"},{"role":"assistant","content":""}]}"#);
+    let roles = messages(
+        r#"{"messages":[{"role":"developer","content":"a"},{"role":"user","content":"b"},{"role":"assistant","content":""}]}"#,
+    );
     let roles: Vec<String> = roles.unwrap().into_iter().map(|m| m.0).collect();
     assert_eq!(roles, ["system", "user", "assistant"]);
     for (message, param) in [
-        (r#"{"content":"a"}"#, "messages[0].role"), (r#"{"role":"tool_use","content":"a"}"#, "messages[0].role"),
-        (r#"{"role":7,"content":"a"}"#, "messages[0].role"), (r#"{"role":"tool","content":"a"}"#, "messages[0].role"),
-        (r#""hi""#, "messages[0]"), ("null", "messages[0]"), ("[]", "messages[0]"),
+        (r#"{"content":"a"}"#, "messages[0].role"),
+        (r#"{"role":"tool_use","content":"a"}"#, "messages[0].role"),
+        (r#"{"role":7,"content":"a"}"#, "messages[0].role"),
+        (r#"{"role":"tool","content":"a"}"#, "messages[0].role"),
+        (r#""hi""#, "messages[0]"),
+        ("null", "messages[0]"),
+        ("[]", "messages[0]"),
         (r#"{"role":"assistant","tool_calls":[{"id":"x"}]}"#, "messages[0].tool_calls"),
     ] {
         assert_refused(chat(&format!(r#"{{"messages":[{message}]}}"#)), Some(param), message);
@@ -262,8 +329,23 @@ fn prompts_are_one_text_or_one_list_of_ids() {
     let many = format!("[{}]", vec!["\"a\""; 100_000].join(","));
     let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
     let bad = [
-        "[]", "[[]]", "{}", "1", "true", r#"["a","b"]"#, "[[1],[2]]", "[1,\"a\"]", "[\"a\",1]", "[-1]", "[1.5]", "[4294967296]",
-        "[null]", "[[[1]]]", r#""\udc00""#, &many, &deep,
+        "[]",
+        "[[]]",
+        "{}",
+        "1",
+        "true",
+        r#"["a","b"]"#,
+        "[[1],[2]]",
+        "[1,\"a\"]",
+        "[\"a\",1]",
+        "[-1]",
+        "[1.5]",
+        "[4294967296]",
+        "[null]",
+        "[[[1]]]",
+        r#""\udc00""#,
+        &many,
+        &deep,
     ];
     for value in bad {
         assert_refused(

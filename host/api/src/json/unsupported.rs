@@ -69,22 +69,51 @@ const CHAT: &[(&str, Harmless)] = &[
     ("add_special_tokens", FALSE),
 ];
 
-const COMPLETION: &[(&str, Harmless)] = &[
-    ("logprobs", FALSE),
-    ("echo", FALSE),
-    ("suffix", Empty),
-    ("prompt_embeds", Empty),
-    ("add_special_tokens", TRUE),
-];
+const COMPLETION: &[(&str, Harmless)] =
+    &[("logprobs", FALSE), ("echo", FALSE), ("suffix", Empty), ("prompt_embeds", Empty), ("add_special_tokens", TRUE)];
 
 /// The names of all fields that are looked at here.
 pub(super) const NAMES: &[&str] = &[
-    "n", "best_of", "frequency_penalty", "presence_penalty", "repetition_penalty", "length_penalty", "use_beam_search", "logit_bias",
-    "response_format", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "prompt_logprobs",
-    "truncate_prompt_tokens", "min_tokens", "skip_special_tokens", "include_stop_str_in_output", "cache_salt", "allowed_token_ids",
-    "bad_words", "logprobs", "top_logprobs", "tools", "tool_choice", "functions", "function_call", "modalities", "audio",
-    "prediction", "chat_template", "chat_template_kwargs", "documents", "echo", "add_generation_prompt", "continue_final_message",
-    "add_special_tokens", "suffix", "prompt_embeds",
+    "n",
+    "best_of",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+    "length_penalty",
+    "use_beam_search",
+    "logit_bias",
+    "response_format",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "structured_outputs",
+    "prompt_logprobs",
+    "truncate_prompt_tokens",
+    "min_tokens",
+    "skip_special_tokens",
+    "include_stop_str_in_output",
+    "cache_salt",
+    "allowed_token_ids",
+    "bad_words",
+    "logprobs",
+    "top_logprobs",
+    "tools",
+    "tool_choice",
+    "functions",
+    "function_call",
+    "modalities",
+    "audio",
+    "prediction",
+    "chat_template",
+    "chat_template_kwargs",
+    "documents",
+    "echo",
+    "add_generation_prompt",
+    "continue_final_message",
+    "add_special_tokens",
+    "suffix",
+    "prompt_embeds",
 ];
 
 /// # Errors

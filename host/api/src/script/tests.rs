@@ -1,3 +1,5 @@
+//! The script of events that a double of the engine plays, judged by what the API makes of it. Knows no model.
+
 use std::sync::Arc;
 
 use millrace_core::FinishReason;
@@ -48,7 +50,10 @@ fn a_chat_names_its_role_with_the_first_token_and_its_reason_at_the_end() {
     assert_eq!(chunks[2]["choices"][0]["finish_reason"], "stop");
     for chunk in &chunks {
         assert_eq!(chunk["object"], "chat.completion.chunk");
-        assert_eq!((&chunk["id"], &chunk["created"], &chunk["model"]), (&chunks[0]["id"], &chunks[0]["created"], &chunks[0]["model"]));
+        assert_eq!(
+            (&chunk["id"], &chunk["created"], &chunk["model"]),
+            (&chunks[0]["id"], &chunks[0]["created"], &chunks[0]["model"])
+        );
         assert_eq!(chunk["system_fingerprint"], "mr-fast-x");
         assert!(chunk.get("usage").is_none());
         assert_eq!(chunk["choices"].as_array().map(Vec::len), Some(1), "no empty choices without include_usage");

@@ -43,7 +43,8 @@ async fn a_client_that_leaves_takes_its_sequence_along() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_queue_refuses_with_a_time() {
     let rig = Rig::start("[limits]\nmax_waiting = 2\n").await;
-    let bodies: Vec<Value> = (0..24).map(|i| long(json!({"prompt": format!("{i:03} {}", "x".repeat(300)), "max_tokens": 4}))).collect();
+    let bodies: Vec<Value> =
+        (0..24).map(|i| long(json!({"prompt": format!("{i:03} {}", "x".repeat(300)), "max_tokens": 4}))).collect();
     let answers = futures_util::future::join_all(bodies.iter().map(|body| rig.post(COMPLETIONS, body))).await;
     let refused: Vec<_> = answers.iter().filter(|a| a.status == 429).collect();
     assert!(answers.iter().all(|a| matches!(a.status, 200 | 429)), "{answers:?}");
@@ -150,7 +151,8 @@ async fn the_built_in_component_replaces_the_native_policy_and_goes_again() {
     assert_eq!((&changed["was"]["origin"], &changed["now"]["origin"]), (&json!("native"), &json!("uploaded")));
     assert_eq!(changed["generation"], 2);
     assert_eq!(rig.post(COMPLETIONS, &long(json!({"max_tokens": 8}))).await.status, 200);
-    let calls = |slots: &Value| slots["policies"].as_array().unwrap().iter().find(|p| p["kind"] == "schedule").unwrap()["calls"].clone();
+    let calls =
+        |slots: &Value| slots["policies"].as_array().unwrap().iter().find(|p| p["kind"] == "schedule").unwrap()["calls"].clone();
     assert!(calls(&get(rig.admin, "/admin/policies").await.json()).as_u64().unwrap() > 0);
     let back = post(rig.admin, "/admin/policies/schedule/rollback", &[], b"").await.json();
     assert_eq!(back["now"]["origin"], "native");

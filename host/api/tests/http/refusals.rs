@@ -36,7 +36,9 @@ async fn statuses_and_envelopes() {
     }
     assert_eq!(get(rig.public, COMPLETIONS).await.error("code"), "method_not_allowed");
     assert_eq!(get(rig.public, "/nothing").await.error("code"), "unknown_url");
-    for path in ["//v1/models", "/v1/../v1/models", "/V1/models", "/%76%31/models", "/v1/models;x", "/admin/policies", "/admin/status"] {
+    for path in
+        ["//v1/models", "/v1/../v1/models", "/V1/models", "/%76%31/models", "/v1/models;x", "/admin/policies", "/admin/status"]
+    {
         assert_eq!(get(rig.public, path).await.status, 404, "{path}");
     }
     rig.settles().await;
@@ -46,7 +48,9 @@ async fn statuses_and_envelopes() {
 async fn wire_tricks_are_refused_and_the_server_lives() {
     let rig = Rig::start("[server]\nmax_body_bytes = 4096\nmax_header_bytes = 8192\n").await;
     let chunk = "1000\r\n".to_owned() + &" ".repeat(4096) + "\r\n";
-    let large = format!("POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n{chunk}{chunk}0\r\n\r\n");
+    let large = format!(
+        "POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n{chunk}{chunk}0\r\n\r\n"
+    );
     assert_eq!(send(rig.public, large.as_bytes()).await.status, 413, "a chunked body is bounded too");
     let header = format!("GET /live HTTP/1.1\r\nHost: x\r\nX: {}\r\n\r\n", "y".repeat(10_000));
     assert_eq!(send(rig.public, header.as_bytes()).await.status, 431);
@@ -102,7 +106,8 @@ async fn the_context_and_the_vocabulary_are_bounds() {
     let long = rig.post(COMPLETIONS, &json!({"prompt": "a".repeat(600), "max_tokens": 7})).await;
     let wanted = "This model's maximum context length is 512 tokens. However, you requested 607 tokens (600 in the messages, 7 in the completion)";
     assert!(long.error("message").starts_with(wanted), "{}", long.error("message"));
-    let fits = rig.post(COMPLETIONS, &json!({"prompt": "a".repeat(500), "max_tokens": 12, "ignore_eos": true, "temperature": 0})).await;
+    let fits =
+        rig.post(COMPLETIONS, &json!({"prompt": "a".repeat(500), "max_tokens": 12, "ignore_eos": true, "temperature": 0})).await;
     assert_eq!(fits.json()["usage"]["total_tokens"], 512);
     let open_end = json!({"messages": [{"role": "user", "content": "a"}], "ignore_eos": true, "temperature": 0});
     assert_eq!(rig.post(CHAT, &open_end).await.json()["usage"]["completion_tokens"], 100, "what the server gives at most");

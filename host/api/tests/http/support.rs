@@ -122,7 +122,7 @@ fn options(config: &Config) -> ApiOptions {
 
 /// The tiny tied Llama with a tokenizer whose tokens are bytes.
 fn write_checkpoint(to: &Path) {
-    let from = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data/llama-tied-bf16");
+    let from = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data/llama-bf16");
     std::fs::create_dir(to).unwrap();
     for file in ["config.json", "model.safetensors"] {
         std::fs::copy(from.join(file), to.join(file)).unwrap();
@@ -235,7 +235,8 @@ pub(crate) async fn send(to: SocketAddr, bytes: &[u8]) -> Answer {
 }
 
 fn parse(received: &[u8]) -> Answer {
-    let end = received.windows(4).position(|w| w == b"\r\n\r\n").unwrap_or_else(|| panic!("{}", String::from_utf8_lossy(received)));
+    let end =
+        received.windows(4).position(|w| w == b"\r\n\r\n").unwrap_or_else(|| panic!("{}", String::from_utf8_lossy(received)));
     let head = std::str::from_utf8(&received[..end]).unwrap();
     let mut lines = head.split("\r\n");
     let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();

@@ -85,7 +85,11 @@ pub(crate) fn run(args: &EngineArgs) -> Result<()> {
     let mut results = Vec::new();
     for &tokens in &args.prompt {
         let rates = repeat(args.repeats, || lane.prefill(tokens))?;
-        push(&mut results, args.json, TestResult { test: "prefill", tokens, batch: 1, depth: 0, rates, peak_rss_bytes: peak_rss_bytes() });
+        push(
+            &mut results,
+            args.json,
+            TestResult { test: "prefill", tokens, batch: 1, depth: 0, rates, peak_rss_bytes: peak_rss_bytes() },
+        );
     }
     for (&batch, &depth) in args.batch.iter().flat_map(|b| args.depth.iter().map(move |d| (b, d))) {
         let rates = repeat(args.repeats, || lane.decode(batch, depth, args.output))?;
@@ -95,10 +99,16 @@ pub(crate) fn run(args: &EngineArgs) -> Result<()> {
     if args.json {
         let threads = lane.threads();
         let results: Vec<_> = results.iter().map(|r| r.json(threads)).collect();
-        let method = format!("one warm-up and {} repeats per test, median; prefill: prompt tokens / time to first token; \
-             decode: tokens of all streams / time while all streams run", args.repeats);
-        println!("{}", json!({"results": results, "precision": precision.to_string(), "method": method,
-            "load_seconds": lane.load_seconds(), "weight_bytes": lane.weight_bytes()}));
+        let method = format!(
+            "one warm-up and {} repeats per test, median; prefill: prompt tokens / time to first token; \
+             decode: tokens of all streams / time while all streams run",
+            args.repeats
+        );
+        println!(
+            "{}",
+            json!({"results": results, "precision": precision.to_string(), "method": method,
+            "load_seconds": lane.load_seconds(), "weight_bytes": lane.weight_bytes()})
+        );
     }
     Ok(())
 }

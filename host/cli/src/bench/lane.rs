@@ -1,9 +1,9 @@
 //! One lane on the CPU for measuring: a real engine with its native schedule, fed with token ids.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -161,7 +161,8 @@ impl BenchLane {
         for stream in 0..batch {
             let seq = self.next_seq.fetch_add(1, Ordering::Relaxed);
             // Different ids per stream and position, all of them ordinary tokens.
-            let prompt: Vec<u32> = (0..tokens as u64).map(|i| (1000 + (seq * 7919 + i * 104_729) % (vocab / 2)) as u32 % vocab as u32).collect();
+            let prompt: Vec<u32> =
+                (0..tokens as u64).map(|i| (1000 + (seq * 7919 + i * 104_729) % (vocab / 2)) as u32 % vocab as u32).collect();
             self.engine.submit(Job {
                 seq: SeqId(seq),
                 request: RequestId(seq),
@@ -206,7 +207,13 @@ fn wait_for(events: &Receiver<(usize, Instant, Event)>, wanted: impl Fn(&Event) 
     }
 }
 
-fn pool(stage: Stage, options: &LaneOptions, model: &Arc<dyn Architecture>, backend: &Arc<dyn Backend>, digest: &str) -> PoolSpec {
+fn pool(
+    stage: Stage,
+    options: &LaneOptions,
+    model: &Arc<dyn Architecture>,
+    backend: &Arc<dyn Backend>,
+    digest: &str,
+) -> PoolSpec {
     let precision = match stage {
         Stage::Prefill => options.precision.prefill,
         Stage::Decode => options.precision.decode,

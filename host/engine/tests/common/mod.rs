@@ -7,8 +7,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use millrace_core::{
-    Clock, FinishReason, KvFormat, LaneId, PoolId, Precision, RequestId, SamplingParams, SeqId, Stage, StagePrecision, StageRecipe,
-    TenantId,
+    Clock, FinishReason, KvFormat, LaneId, PoolId, Precision, RequestId, SamplingParams, SeqId, Stage, StagePrecision,
+    StageRecipe, TenantId,
 };
 use millrace_cpu::{CpuBackend, CpuCompute, CpuOptions, StrictBackend};
 use millrace_engine::{EngineHandle, EngineSpec, Event, EventSink, Job, JobError, LaneSpec, PoolSpec, SubmitError, TagChecks};

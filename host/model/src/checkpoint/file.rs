@@ -27,6 +27,7 @@ impl MappedFile {
         if length == 0 {
             return Err(CheckpointError::damaged(path, "file", 0, "it is empty"));
         }
+        #[expect(unsafe_code, reason = "the one mapping of this crate")]
         // SAFETY: the mapping is read-only and `file` is a regular file (checked by `open_regular` on the same descriptor),
         // so its bytes are only ever seen as `&[u8]`, for which every value is valid. That nobody shortens or rewrites the
         // file meanwhile is the documented condition on this type; no parsed size is trusted twice without a bound check.

@@ -51,9 +51,19 @@ impl Metrics {
         let model: Labels<'_> = &[("model_name", scrape.model)];
         out.gauge("vllm:num_requests_running", "Requests that have a first token.", model, f64::from(scrape.running));
         out.gauge("vllm:num_requests_waiting", "Requests without a first token.", model, f64::from(scrape.waiting));
-        out.counter("vllm:prompt_tokens_total", "Prompt tokens of requests that were prefilled.", model, self.prompt_tokens.get());
+        out.counter(
+            "vllm:prompt_tokens_total",
+            "Prompt tokens of requests that were prefilled.",
+            model,
+            self.prompt_tokens.get(),
+        );
         out.counter("vllm:generation_tokens_total", "Tokens generated.", model, self.generation_tokens.get());
-        out.counter("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.", model, self.queried_tokens.get());
+        out.counter(
+            "vllm:prefix_cache_queries_total",
+            "Prompt tokens looked up in the prefix cache.",
+            model,
+            self.queried_tokens.get(),
+        );
         out.counter("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.", model, self.cached_tokens.get());
         out.family("vllm:request_success_total", "counter", "Requests by how they ended; `error` is Millrace's own.");
         for (outcome, counter) in Outcome::ALL.into_iter().zip(&self.outcomes) {
@@ -69,7 +79,11 @@ impl Metrics {
         let families = [
             ("vllm:time_to_first_token_seconds", "From arrival to the first token.", &self.time_to_first_token),
             ("vllm:inter_token_latency_seconds", "Between tokens of a request.", &self.inter_token),
-            ("vllm:request_time_per_output_token_seconds", "Mean time per token after the first, per request.", &self.per_output_token),
+            (
+                "vllm:request_time_per_output_token_seconds",
+                "Mean time per token after the first, per request.",
+                &self.per_output_token,
+            ),
             ("vllm:e2e_request_latency_seconds", "From arrival to the end.", &self.end_to_end),
             ("vllm:request_queue_time_seconds", "From submission to the first step.", &self.queue),
             ("vllm:request_prefill_time_seconds", "From the first step to the first token.", &self.prefill),
@@ -193,12 +207,8 @@ fn policies(out: &mut Exposition, slots: &[SlotLabels]) {
     out.family("millrace_policy_info", "gauge", "1; the labels tell the policy in force.");
     for slot in slots {
         let info = &slot.status.info;
-        let labels: Labels<'_> = &[
-            ("kind", slot.kind),
-            ("name", &info.name),
-            ("version", &info.version),
-            ("sha256", &info.sha256),
-        ];
+        let labels: Labels<'_> =
+            &[("kind", slot.kind), ("name", &info.name), ("version", &info.version), ("sha256", &info.sha256)];
         out.sample("millrace_policy_info", labels, 1.0);
     }
     out.family("millrace_policy_generation", "gauge", "Counts the policies that were in force.");

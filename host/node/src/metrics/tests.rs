@@ -1,3 +1,5 @@
+//! The text of `/metrics`: format, names, labels. Knows no server.
+
 use std::collections::BTreeMap;
 
 use millrace_core::{LaneId, Precision, Stage, StagePrecision, StageRecipe};
@@ -102,7 +104,8 @@ fn samples_belong_to_their_family_and_labels_are_escaped() {
             current = rest.split(' ').next().unwrap().to_owned();
         } else if !line.starts_with('#') {
             let name = line.split(['{', ' ']).next().unwrap();
-            let base = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).filter(|b| families.contains_key(*b));
+            let base =
+                ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).filter(|b| families.contains_key(*b));
             assert_eq!(base.unwrap_or(name), current, "{line}");
             assert!(line.rsplit(' ').next().unwrap().parse::<f64>().is_ok(), "{line}");
         }
