@@ -203,6 +203,9 @@ fn lanes(out: &mut Exposition, scrape: &Scrape<'_>) {
     }
 }
 
+/// Reads one counter of a slot.
+type CountOf = fn(&SlotStatus) -> u64;
+
 fn policies(out: &mut Exposition, slots: &[SlotLabels]) {
     out.family("millrace_policy_info", "gauge", "1; the labels tell the policy in force.");
     for slot in slots {
@@ -215,7 +218,7 @@ fn policies(out: &mut Exposition, slots: &[SlotLabels]) {
     for slot in slots {
         out.sample("millrace_policy_generation", &[("kind", slot.kind)], slot.status.generation as f64);
     }
-    let counters: [(&str, &str, fn(&SlotStatus) -> u64); 4] = [
+    let counters: [(&str, &str, CountOf); 4] = [
         ("millrace_policy_calls_total", "Decisions asked for.", |s| s.total.calls),
         ("millrace_policy_fallbacks_total", "Decisions of the native fallback.", |s| s.total.fallbacks),
         ("millrace_policy_swaps_total", "Policies put in force.", |s| s.swaps),
