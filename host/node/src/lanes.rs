@@ -7,7 +7,7 @@ use millrace_config::{Config, Tenant, Tier};
 use millrace_core::{LaneId, PoolId, Precision, StageRecipe};
 use millrace_engine::{EngineSnapshot, LaneFacts};
 use millrace_ops::KvFormat;
-use millrace_policy::{Table, kind};
+use millrace_policy::{Choice, Table, kind};
 
 use crate::admission::Admission;
 
@@ -132,6 +132,24 @@ impl Lanes {
     }
 }
 
+impl Offer {
+    /// Rows of precisions to try in turn: the chosen one, then cheaper ones if the policy allows that.
+    pub(crate) fn to_try(&self, choice: Choice) -> Vec<usize> {
+        let chosen = choice.precision as usize;
+        let mut rows = vec![chosen];
+        if choice.may_downgrade {
+            let bits = |row: usize| {
+                let of = |kind| self.table.value(kind, row).unwrap_or(u32::MAX / 4);
+                of(kind::DECODE_WEIGHT_BITS).saturating_add(of(kind::KV_BITS))
+            };
+            let mut cheaper: Vec<usize> = (0..self.rows.len()).filter(|row| bits(*row) < bits(chosen)).collect();
+            cheaper.sort_by_key(|row| std::cmp::Reverse(bits(*row)));
+            rows.extend(cheaper);
+        }
+        rows.into_iter().filter_map(|row| self.rows.get(row).copied()).collect()
+    }
+}
+
 pub(crate) fn tier(tier: Tier) -> u32 {
     match tier {
         Tier::Bulk => 0,
@@ -170,3 +188,6 @@ fn kv_used_per_mille<'a>(lanes: impl Iterator<Item = &'a LaneFacts>) -> u32 {
     }
     used.checked_div(total).map_or(0, |n| u32::try_from(n).unwrap_or(u32::MAX))
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::admission::{NoPlace, Place};
 use crate::generation::{Generation, Parts, Wire};
 use crate::ids::random_u64;
-use crate::lanes::{Lane, Offer};
+use crate::lanes::Lane;
 use crate::node::{Inner, Node};
 use crate::request::{ContextLength, GenerateRequest, PolicyGenerations, RequestError, Started};
 use crate::stopwatch::Stopwatch;
@@ -319,24 +319,6 @@ impl Placed {
             prompt_tokens: u32::try_from(asked.prompt.len()).unwrap_or(u32::MAX),
             policies: self.policies,
         }
-    }
-}
-
-impl Offer {
-    /// Rows of precisions to try in turn: the chosen one, then cheaper ones if the policy allows that.
-    fn to_try(&self, choice: Choice) -> Vec<usize> {
-        let chosen = choice.precision as usize;
-        let mut rows = vec![chosen];
-        if choice.may_downgrade {
-            let bits = |row: usize| {
-                let of = |kind| self.table.value(kind, row).unwrap_or(u32::MAX / 4);
-                of(kind::DECODE_WEIGHT_BITS).saturating_add(of(kind::KV_BITS))
-            };
-            let mut cheaper: Vec<usize> = (0..self.rows.len()).filter(|row| bits(*row) < bits(chosen)).collect();
-            cheaper.sort_by_key(|row| std::cmp::Reverse(bits(*row)));
-            rows.extend(cheaper);
-        }
-        rows.into_iter().filter_map(|row| self.rows.get(row).copied()).collect()
     }
 }
 

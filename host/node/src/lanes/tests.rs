@@ -1,0 +1,128 @@
+use millrace_engine::EngineSnapshot;
+
+use super::*;
+use crate::admission::TenantBounds;
+
+/// Lanes 0 fast, 1 exact, 2 fast again but small; tenant 1 may not use lane 1.
+const DEPLOYMENT: &str = r#"
+[model.m]
+name = "m"
+path = "m.gguf"
+[pool.fp]
+stage = "prefill"
+recipe = "int8"
+[pool.fd]
+stage = "decode"
+recipe = "int4"
+kv = "fp8"
+[pool.small]
+stage = "decode"
+recipe = "int4"
+kv = "fp8"
+[pool.xp]
+stage = "prefill"
+recipe = "bf16"
+[pool.xd]
+stage = "decode"
+recipe = "bf16"
+[lane.fast]
+prefill = "fp"
+decode = "fd"
+[lane.exact]
+prefill = "xp"
+decode = "xd"
+[lane.fast-small]
+prefill = "fp"
+decode = "small"
+[tenant.gold]
+key_sha256 = "1111111111111111111111111111111111111111111111111111111111111111"
+tier = "gold"
+weight = 3
+[tenant.batch]
+key_sha256 = "2222222222222222222222222222222222222222222222222222222222222222"
+allowed_lanes = ["fast", "fast-small"]
+"#;
+
+fn lanes() -> Lanes {
+    let config = millrace_config::parse(DEPLOYMENT, "test").unwrap_or_else(|e| panic!("{e}"));
+    Lanes::new(&config, "0123456789abcdef", &[1000, 1000, 100, 1000, 1000])
+}
+
+fn engine(healthy: [bool; 3]) -> EngineSnapshot {
+    let lanes = lanes();
+    let facts = |(i, lane): (usize, &Lane)| LaneFacts {
+        lane: LaneId(count(i)),
+        name: lane.name.to_string(),
+        precision: lane.precision,
+        waiting: count(i) + 1,
+        running: 0,
+        kv_used_per_mille: [100, 200, 900][i],
+        free_pages: 1,
+        total_pages: [300, 10, 100][i],
+        ttft_us: 1,
+        itl_us: 1,
+        healthy: healthy[i],
+    };
+    EngineSnapshot { lanes: lanes.rows.iter().enumerate().map(facts).collect(), ..EngineSnapshot::default() }
+}
+
+#[test]
+fn lanes_of_one_precision_share_a_row_and_name_themselves() {
+    let lanes = lanes();
+    assert_eq!(lanes.rows.iter().map(|l| l.precision_row).collect::<Vec<_>>(), [0, 1, 0]);
+    assert_eq!(&*lanes.rows[0].fingerprint, "fast/int8+kv-bf16/int4+kv-fp8/01234567");
+    assert_eq!(lanes.rows.iter().map(|l| l.capacity_tokens).collect::<Vec<_>>(), [1000, 1000, 100]);
+}
+
+#[test]
+fn a_tenant_is_offered_what_its_healthy_lanes_have() {
+    let lanes = lanes();
+    let gold = lanes.offer(0, &engine([true, true, true]));
+    assert_eq!(gold.rows, [0, 1]);
+    assert_eq!(gold.table.column(kind::DECODE_WEIGHT_BITS), Some(&[4, 16][..]));
+    assert_eq!(gold.table.column(kind::KV_BITS), Some(&[8, 16][..]));
+    assert_eq!(gold.table.column(kind::LANES_READY), Some(&[2, 1][..]));
+    // (100 x 300 + 900 x 100) / 400 pages.
+    assert_eq!(gold.table.column(kind::PRECISION_KV_USED_PER_MILLE), Some(&[300, 200][..]));
+    assert_eq!(gold.table.column(kind::PRECISION_WAITING), Some(&[4, 2][..]));
+    assert_eq!(lanes.offer(1, &engine([true, true, true])).rows, [0]);
+    assert_eq!(lanes.offer(0, &engine([false, true, false])).rows, [1]);
+    assert_eq!(lanes.offer(1, &engine([false, true, false])).rows, [0; 0]);
+    assert_eq!(lanes.offer(9, &engine([true, true, true])).rows, [0; 0]);
+}
+
+#[test]
+fn eligible_is_what_is_healthy_allowed_large_enough_and_of_the_precision() {
+    let lanes = lanes();
+    let eligible = |tenant, precision, needed, healthy| {
+        lanes.table(tenant, precision, needed, &engine(healthy)).column(kind::ELIGIBLE).unwrap().to_vec()
+    };
+    assert_eq!(eligible(0, 0, 50, [true; 3]), [1, 0, 1]);
+    assert_eq!(eligible(0, 0, 101, [true; 3]), [1, 0, 0]);
+    assert_eq!(eligible(0, 1, 50, [true; 3]), [0, 1, 0]);
+    assert_eq!(eligible(1, 1, 50, [true; 3]), [0, 0, 0]);
+    assert_eq!(eligible(1, 0, 50, [false, true, true]), [0, 0, 1]);
+}
+
+#[test]
+fn only_cheaper_precisions_come_after_the_chosen_one() {
+    let offer = lanes().offer(0, &engine([true; 3]));
+    let choice = |precision, may_downgrade| Choice { precision, may_downgrade, reason: 0 };
+    assert_eq!(offer.to_try(choice(1, true)), [1, 0]);
+    assert_eq!(offer.to_try(choice(1, false)), [1]);
+    assert_eq!(offer.to_try(choice(0, true)), [0]);
+}
+
+#[test]
+fn tenants_are_counted_by_the_node() {
+    let free = TenantBounds { max_waiting: None, max_running: None };
+    let admission = Admission::new(8, &[free, free]);
+    let mut running = admission.enter(millrace_core::TenantId(1)).unwrap();
+    running.run();
+    let _waiting = admission.enter(millrace_core::TenantId(1)).unwrap();
+    let table = lanes().tenants(&admission, &EngineSnapshot::default());
+    assert_eq!(table.column(kind::WEIGHT), Some(&[3, 1][..]));
+    assert_eq!(table.column(kind::TIER), Some(&[2, 1][..]));
+    assert_eq!(table.column(kind::TENANT_RUNNING), Some(&[0, 1][..]));
+    assert_eq!(table.column(kind::TENANT_WAITING), Some(&[0, 1][..]));
+}
