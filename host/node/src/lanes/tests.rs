@@ -1,3 +1,5 @@
+//! Which precisions and lanes a tenant is offered, on three lanes of two precisions.
+
 use millrace_engine::EngineSnapshot;
 
 use super::*;
