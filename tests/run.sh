@@ -26,6 +26,12 @@ install_debian() {
   { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"; } >"$logs/apt.log" 2>&1
 }
 
+need_compilers() {
+  command -v cargo >/dev/null || missing+=("cargo (https://rustup.rs, version 1.95 or newer)")
+  command -v gcc >/dev/null && command -v g++ >/dev/null || install_debian gcc g++ || missing+=("gcc and g++ (apt-get install gcc g++)")
+  command -v cargo >/dev/null
+}
+
 need_python() {
   if ! python3 -c 'import venv, ensurepip' 2>/dev/null; then
     install_debian python3-venv python3-pip || { missing+=("python3 with venv and pip (apt-get install python3-venv python3-pip)"); return 1; }
@@ -54,14 +60,14 @@ need_model() {
 # All of them build the whole workspace at once: cargo then resolves the same features every time, and nothing large (wasmtime)
 # is compiled twice.
 
-built="${CARGO_TARGET_DIR:-target}/debug"
+built="$(realpath -m "${CARGO_TARGET_DIR:-target}")/debug"
 
 suite_format() { cargo fmt --all --check && (cd plugins && cargo fmt --all --check); }
 suite_lint() { cargo clippy --workspace --all-targets --locked -- -D warnings; }
 suite_docs() { RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --document-private-items; }
 suite_build() { cargo test --workspace --locked --no-run; }
 # Built-in policies from source; the rust suite compares their decisions with the committed builds.
-suite_guests() { MILLRACE_COMPONENTIZE="$PWD/$built/examples/componentize" plugins/build.sh target/guests; }
+suite_guests() { MILLRACE_COMPONENTIZE="$built/examples/componentize" plugins/build.sh target/guests; }
 suite_rust() {
   if [ -f target/guests/schedule.wasm ]; then export MILLRACE_PLUGINS_BUILT="$PWD/target/guests"; fi
   cargo test --workspace --locked --no-fail-fast
@@ -105,7 +111,8 @@ bc_sum() { local sum; read -r sum || true; echo $((${sum:-0})); }
 
 suites=("$@")
 [ ${#suites[@]} -gt 0 ] || suites=(format build lint docs guests rust e2e)
-for suite in "${suites[@]}"; do
+need_compilers || suites=()
+for suite in ${suites[@]+"${suites[@]}"}; do
   case "$suite" in
     format) run format 60 ;;
     build) run build 1500 ;;
@@ -124,6 +131,7 @@ if [ ${#missing[@]} -gt 0 ]; then
   printf '  - %s\n' "${missing[@]}"
   if [ -n "${CI:-}" ]; then failed+=("missing tools"); fi
 fi
+[ ${#suites[@]} -gt 0 ] || failed+=("nothing ran")
 if [ ${#failed[@]} -gt 0 ]; then
   printf 'Failed: %s\n' "${failed[*]}"
   [ "$failed_tests" -gt 0 ] || failed_tests=${#failed[@]}

@@ -110,7 +110,7 @@ def main():
 
 
 def describe(fingerprint):
-    """`mr-LANE-PREFILL/DECODE-DIGEST` in words."""
+    """`LANE/PREFILL/DECODE/WEIGHTS` in words."""
     parts = fingerprint.split("/")
     if len(parts) < 3:
         return fingerprint

@@ -125,9 +125,10 @@ def test_swapping_the_schedule_while_requests_stream(server):
 def test_a_policy_that_traps_never_stops_serving(start):
     server = start()
     before = server.complete("The quick brown fox", max_tokens=8).json["choices"][0]["text"]
-    assert swap(server, "schedule", "trap-schedule.wasm").status in (200, 400, 422)
+    assert swap(server, "schedule", "trap-schedule.wasm").status == 200
     answers = completions(server, ["The quick brown fox"] * 4, max_tokens=8)
     assert [a.json["choices"][0]["text"] for a in answers] == [before] * 4
+    assert server.metric("millrace_policy_faults_total", kind="schedule", fault="trap") > 0
 
 
 def test_a_component_that_is_none_is_refused_with_a_reason(server):
@@ -249,7 +250,7 @@ def test_a_page_taken_away_stops_that_request_alone(start):
     assert error["code"] == "kv_page_mismatch"
     assert alone[1].startswith(text) and len(text) < len(alone[1])
     assert server.metric("millrace_kv_page_mismatches_total") == 1
-    assert "millrace::audit" in server.log() or "audit" in server.log()
+    assert "no longer carried its tag" in server.log()
     # The stolen page stays under suspicion; everything else is free again, and serving goes on.
     server.wait_for(lambda: server.pages_in_use() <= 2)
     assert server.complete(prompts[0], **fields).json["choices"][0]["text"] == alone[0]

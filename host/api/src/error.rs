@@ -59,6 +59,10 @@ impl ApiError {
         Self { code: Some("invalid_api_key"), ..Self::new(StatusCode::UNAUTHORIZED, "invalid_request_error", message) }
     }
 
+    pub fn forbidden(message: impl Into<String>) -> Self {
+        Self { code: Some("forbidden"), ..Self::new(StatusCode::FORBIDDEN, "invalid_request_error", message) }
+    }
+
     pub fn not_found() -> Self {
         Self {
             code: Some("unknown_url"),

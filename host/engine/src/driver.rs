@@ -346,9 +346,8 @@ impl Driver {
 
     pub(crate) fn publish_snapshot(&mut self) {
         let snapshot = Arc::new(self.snapshot());
-        for (gate, lane) in self.shared.gates.iter().zip(&snapshot.lanes) {
-            gate.waiting.store(lane.waiting as usize, Ordering::Release);
-        }
+        let counts = snapshot.lanes.iter().map(|lane| lane.waiting as usize);
+        self.shared.inbox.publish_waiting(&self.shared.gates, counts);
         *self.shared.snapshot.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = snapshot;
     }
 

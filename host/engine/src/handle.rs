@@ -33,8 +33,10 @@ pub(crate) struct Inbox {
 struct Waiting {
     commands: VecDeque<Command>,
     rung: bool,
-    /// Jobs in `commands`, per lane.
+    /// Jobs, per lane, that no published count holds yet: in `commands`, or taken by a pass that has not ended.
     jobs: Vec<usize>,
+    /// Of these, per lane, the ones that the running pass took.
+    taken: Vec<usize>,
 }
 
 impl Inbox {
@@ -55,8 +57,21 @@ impl Inbox {
             .wait_timeout_while(waiting, timeout, |w| !w.rung && w.commands.is_empty())
             .unwrap_or_else(PoisonError::into_inner);
         waiting.rung = false;
-        waiting.jobs.iter_mut().for_each(|n| *n = 0);
+        waiting.taken = waiting.jobs.clone();
         std::mem::take(&mut waiting.commands)
+    }
+
+    /// Ends a pass: the jobs that it took are in the counts that `gates` get here. Under the inbox's lock, so that a job is
+    /// counted once at any time.
+    pub(crate) fn publish_waiting(&self, gates: &[LaneGate], counts: impl Iterator<Item = usize>) {
+        let mut waiting = self.lock();
+        for (gate, count) in gates.iter().zip(counts) {
+            gate.waiting.store(count, Ordering::Release);
+        }
+        let taken = std::mem::take(&mut waiting.taken);
+        for (jobs, taken) in waiting.jobs.iter_mut().zip(taken) {
+            *jobs = jobs.saturating_sub(taken);
+        }
     }
 }
 

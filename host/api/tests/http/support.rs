@@ -196,7 +196,7 @@ impl Answer {
 }
 
 pub(crate) async fn get(to: SocketAddr, path: &str) -> Answer {
-    send(to, format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes()).await
+    send(to, format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").as_bytes()).await
 }
 
 pub(crate) async fn post(to: SocketAddr, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
@@ -205,7 +205,7 @@ pub(crate) async fn post(to: SocketAddr, path: &str, headers: &[(&str, &str)], b
 
 /// A request as bytes; `Content-Type` is JSON's unless `headers` names another.
 pub(crate) fn post_bytes(path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
-    let mut head = format!("POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
+    let mut head = format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
     if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type")) {
         head.push_str("Content-Type: application/json\r\n");
     }

@@ -70,6 +70,7 @@ pub(crate) fn parse_kv(text: &str) -> Result<KvFormat, String> {
 pub(crate) fn run(args: &EngineArgs) -> Result<()> {
     ensure!(args.repeats >= 1 && args.output >= 4, "at least one repeat and four output tokens are needed to measure anything");
     ensure!(args.batch.iter().chain(&args.prompt).chain(&args.depth).all(|&n| n >= 1), "batch, prompt and depth start at 1");
+    ensure!(args.chunk >= 1, "--chunk 0: at least one token per prefill step");
     let prefill_kv = if args.kv == KvFormat::F32 { KvFormat::F32 } else { KvFormat::Bf16 };
     let precision = Precision {
         prefill: StagePrecision { recipe: args.prefill_weights, kv: prefill_kv },
