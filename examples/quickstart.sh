@@ -39,7 +39,7 @@ if [ -z "${MILLRACE_BIN:-}" ]; then
 fi
 
 config="${MILLRACE_CONFIG:-examples/quickstart.toml}"
-log=$(mktemp -t millrace-quickstart.XXXXXX.log)
+log=$(mktemp --suffix=.millrace-quickstart.log)
 "$MILLRACE_BIN" serve -c "$config" >"$log" 2>&1 &
 server=$!
 stop() { kill -TERM "$server" 2>/dev/null || true; }
