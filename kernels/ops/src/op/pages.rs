@@ -1,0 +1,91 @@
+//! Operations on pages and tags: uploads, tag changes and checks, KV writes, the hand-off's copies. Know no arithmetic of a model.
+
+use super::{KvCache, StepBuffers};
+use crate::{Buffer, KvLayout};
+
+/// Copies host bytes (taken now) into a device buffer, in stream order.
+#[derive(Debug, Clone)]
+pub struct Upload {
+    pub to: Buffer,
+    pub offset: usize,
+    pub bytes: Vec<u8>,
+}
+
+/// `tags[delta.page] = delta.tag` for the first `count` deltas, and zeroes pages where asked.
+#[derive(Debug, Clone)]
+pub struct ApplyTags {
+    pub cache: KvCache,
+    pub deltas: Buffer,
+    pub count: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CheckPoint {
+    /// Before the step touches a page: clears the verdicts, then sets those that mismatch. A flagged sequence writes no KV
+    /// and attends to nothing.
+    Head,
+    /// After sampling, before the records are read: adds mismatches and marks their records stale.
+    Tail,
+}
+
+/// Compares the tags of every used entry of the first `sequences` page tables with the tag array.
+#[derive(Debug, Clone)]
+pub struct CheckTags {
+    pub cache: KvCache,
+    pub step: StepBuffers,
+    pub sequences: usize,
+    pub point: CheckPoint,
+}
+
+/// Writes keys and values of each row into its sequence's page, converting to the cache's format. A row whose page no longer
+/// carries the expected tag writes nothing and flags its sequence.
+#[derive(Debug, Clone)]
+pub struct WriteKv {
+    pub cache: KvCache,
+    pub step: StepBuffers,
+    pub layer: usize,
+    /// f32 `[rows, stride]`; keys begin at column `key_offset`, values at `value_offset`.
+    pub x: Buffer,
+    pub stride: usize,
+    pub key_offset: usize,
+    pub value_offset: usize,
+    pub rows: usize,
+    pub sequences: usize,
+}
+
+/// Copies pages as they are into staging slots; a page that does not carry its tag sets its verdict instead.
+#[derive(Debug, Clone)]
+pub struct ExportPages {
+    pub cache: KvCache,
+    /// Slots of `cache.layout.page_bytes()` bytes.
+    pub staging: Buffer,
+    /// [`StagedPage`] `[count]`.
+    pub pages: Buffer,
+    pub verdicts: Buffer,
+    pub count: usize,
+}
+
+/// Converts staged pages (layout `from`) into this cache's format and writes them, each only where its page carries its tag;
+/// else sets its verdict.
+#[derive(Debug, Clone)]
+pub struct ImportPages {
+    pub cache: KvCache,
+    pub from: KvLayout,
+    pub staging: Buffer,
+    pub pages: Buffer,
+    pub verdicts: Buffer,
+    pub count: usize,
+}
+
+/// Writes `records[i]` for `i < count`: token 0, status StalePage where `verdicts[i]` is set, else Ok. How a hand-off, which
+/// samples nothing, tells the host what its page checks found.
+#[derive(Debug, Clone)]
+pub struct PublishVerdicts {
+    /// u32 `[count]`.
+    pub verdicts: Buffer,
+    /// [`crate::StepRecord`] `[count]`.
+    pub records: Buffer,
+    pub count: usize,
+    /// Written into the records.
+    pub step_number: u32,
+}
