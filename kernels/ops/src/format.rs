@@ -40,7 +40,8 @@ pub enum KvFormat {
     /// Reference only.
     F32,
     Bf16,
-    /// e4m3 codes with one BF16 scale per token and KV head, stored at the end of the page's block.
+    /// e4m3 codes with one BF16 scale per token and KV head, stored at the end of the page's block; latents with one scale per
+    /// layer that is not stored in pages.
     Fp8,
 }
 
@@ -52,11 +53,6 @@ impl KvFormat {
             Self::Bf16 => 2,
             Self::Fp8 => 1,
         }
-    }
-
-    /// Bytes of the scale that goes with each token and head (0 where there is none).
-    pub fn scale_bytes(self) -> usize {
-        if self == Self::Fp8 { 2 } else { 0 }
     }
 }
 

@@ -5,10 +5,15 @@
 //! ```text
 //! page  = [plane 0][plane 1]..                    one PageId and one tag cover them all
 //! plane = [layer 0][layer 1]..
-//! layer = [head 0][head 1].. [scales]             scales: BF16 [heads][page_tokens], FP8 only
+//! layer = [head 0][head 1].. [scales]             scales: BF16 [heads][page_tokens], FP8 with a scale per token only
 //! head  = keys:   [width][page_tokens]            token-minor, so that 16 tokens of one channel are one vector
-//!         values: [page_tokens][width]            token-major, so that a token's value is one run
+//!         others: [page_tokens][width]            token-major, so that a token's elements are one run
 //! ```
+//!
+//! FP8 comes with one of two scale modes: keys, values and index keys have a scale per token and head; a latent has one scale
+//! per layer that never changes ([`StaticScales`]), so that it takes exactly half the bytes of BF16.
+
+use std::sync::Arc;
 
 use crate::KvFormat;
 
@@ -17,6 +22,32 @@ use crate::KvFormat;
 pub enum PlaneKind {
     Keys,
     Values,
+    /// Compressed keys and values of a token and its rotary key (MLA), one head.
+    Latent,
+    /// Keys of the indexer of sparse attention, one head; full layers only.
+    IndexKeys,
+}
+
+/// Scales of the latents of each layer; 1 where nothing is said of a layer. Part of the layout: pages with other scales hold
+/// other numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct StaticScales(Arc<[u32]>);
+
+impl StaticScales {
+    /// One finite scale above 0 per layer; what is not becomes 1.
+    pub fn new(scales: &[f32]) -> Self {
+        Self(scales.iter().map(|&scale| if scale.is_normal() && scale > 0.0 { scale } else { 1.0 }.to_bits()).collect())
+    }
+
+    /// The scale of a layer: value = code * scale.
+    pub fn of(&self, layer: usize) -> f32 {
+        self.0.get(layer).map_or(1.0, |&bits| f32::from_bits(bits))
+    }
+
+    /// Whether some layer has another scale than 1.
+    pub fn calibrated(&self) -> bool {
+        self.0.iter().any(|&bits| bits != 1.0f32.to_bits())
+    }
 }
 
 /// One plane: layers, heads and elements per token of one kind.
@@ -37,9 +68,22 @@ impl PlaneLayout {
         self.width * self.page_tokens * self.format.element_bytes()
     }
 
+    /// Bytes of the scale that goes with each token and head (0 where there is none).
+    pub fn scale_bytes(&self) -> usize {
+        match (self.kind, self.format) {
+            (PlaneKind::Latent, _) | (_, KvFormat::F32 | KvFormat::Bf16) => 0,
+            (PlaneKind::Keys | PlaneKind::Values | PlaneKind::IndexKeys, KvFormat::Fp8) => 2,
+        }
+    }
+
     /// Offset of a head's scales (BF16, one per token) inside its layer's block.
     pub fn scales_offset(&self, head: usize) -> usize {
-        self.heads * self.head_bytes() + head * self.page_tokens * self.format.scale_bytes()
+        self.heads * self.head_bytes() + head * self.page_tokens * self.scale_bytes()
+    }
+
+    /// Bytes per token over all layers, scales included, page padding not.
+    pub fn token_bytes(&self) -> usize {
+        self.layers * self.heads * (self.width * self.format.element_bytes() + self.scale_bytes())
     }
 
     /// Bytes of one layer's block, rounded up to a cache line.
@@ -56,7 +100,7 @@ impl PlaneLayout {
     pub fn element_index(&self, token: usize, channel: usize) -> usize {
         match self.kind {
             PlaneKind::Keys => channel * self.page_tokens + token,
-            PlaneKind::Values => token * self.width + channel,
+            PlaneKind::Values | PlaneKind::Latent | PlaneKind::IndexKeys => token * self.width + channel,
         }
     }
 }
@@ -67,13 +111,34 @@ pub struct KvLayout {
     pub planes: Vec<PlaneLayout>,
     pub page_tokens: usize,
     pub format: KvFormat,
+    /// Of the latent plane, in FP8.
+    pub latent_scales: StaticScales,
+}
+
+/// Shape of one kind of plane: layers that have it, elements per token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlaneShape {
+    pub layers: usize,
+    pub width: usize,
 }
 
 impl KvLayout {
     /// Keys and values of grouped-query attention; `page_tokens` is a multiple of 16.
     pub fn grouped_query(layers: usize, heads: usize, width: usize, page_tokens: usize, format: KvFormat) -> Self {
         let plane = |kind| PlaneLayout { kind, layers, heads, width, page_tokens, format };
-        Self { planes: vec![plane(PlaneKind::Keys), plane(PlaneKind::Values)], page_tokens, format }
+        let planes = vec![plane(PlaneKind::Keys), plane(PlaneKind::Values)];
+        Self { planes, page_tokens, format, latent_scales: StaticScales::default() }
+    }
+
+    /// Latents of MLA, and index keys where attention is sparse; `page_tokens` is a multiple of 16.
+    pub fn latent(latent: PlaneShape, index_keys: Option<PlaneShape>, page_tokens: usize, format: KvFormat) -> Self {
+        let plane = |kind, shape: PlaneShape| {
+            let PlaneShape { layers, width } = shape;
+            PlaneLayout { kind, layers, heads: 1, width, page_tokens, format }
+        };
+        let mut planes = vec![plane(PlaneKind::Latent, latent)];
+        planes.extend(index_keys.map(|shape| plane(PlaneKind::IndexKeys, shape)));
+        Self { planes, page_tokens, format, latent_scales: StaticScales::default() }
     }
 
     /// Bytes of one page over all planes.
@@ -89,15 +154,26 @@ impl KvLayout {
 
     /// Bytes of KV per token, scales included, page padding not.
     pub fn token_bytes(&self) -> usize {
-        self.planes.iter().map(|p| p.layers * p.heads * (p.width * p.format.element_bytes() + p.format.scale_bytes())).sum()
+        self.planes.iter().map(PlaneLayout::token_bytes).sum()
     }
 
     /// A name that two sides of a hand-off compare: everything that changes where or how a number is stored.
     pub fn id(&self) -> String {
-        let plane = |p: &PlaneLayout| format!("{:?}:{}x{}x{}", p.kind, p.layers, p.heads, p.width).to_lowercase();
+        let plane = |p: &PlaneLayout| {
+            let scales = match (p.kind, p.format) {
+                (_, KvFormat::F32 | KvFormat::Bf16) => "",
+                (PlaneKind::Latent, KvFormat::Fp8) => ":scale-layer",
+                (_, KvFormat::Fp8) => ":scale-token-head",
+            };
+            format!("{:?}:{}x{}x{}{scales}", p.kind, p.layers, p.heads, p.width).to_lowercase()
+        };
         let planes: Vec<String> = self.planes.iter().map(plane).collect();
-        let scales = if self.format == KvFormat::Fp8 { "/scale-token-head" } else { "" };
-        format!("{}/p{}/{}{scales}", planes.join("+"), self.page_tokens, self.format)
+        let mut id = format!("{}/p{}/{}", planes.join("+"), self.page_tokens, self.format);
+        if self.format == KvFormat::Fp8 && self.latent_scales.calibrated() {
+            let bits: Vec<String> = self.latent_scales.0.iter().map(|bits| format!("{bits:08x}")).collect();
+            id.push_str(&format!("/scales-{}", bits.join("-")));
+        }
+        id
     }
 }
 
@@ -128,5 +204,31 @@ mod tests {
             }
             assert_eq!(seen.last(), Some(&(16 * 8 - 1)));
         }
+    }
+
+    #[test]
+    fn a_latent_in_fp8_takes_half_of_bf16_and_index_keys_have_scales() {
+        let layout = |format| {
+            let index_keys = Some(PlaneShape { layers: 21, width: 128 });
+            KvLayout::latent(PlaneShape { layers: 78, width: 576 }, index_keys, 64, format)
+        };
+        let (bf16, fp8) = (layout(KvFormat::Bf16), layout(KvFormat::Fp8));
+        assert_eq!(bf16.planes[0].token_bytes(), 78 * 1152);
+        assert_eq!(fp8.planes[0].token_bytes(), 78 * 576);
+        assert_eq!(fp8.planes[1].token_bytes(), 21 * 130);
+        let kimi = KvLayout::latent(PlaneShape { layers: 61, width: 576 }, None, 64, KvFormat::Fp8);
+        assert_eq!((kimi.token_bytes(), kimi.page_bytes()), (35_136, 64 * 35_136));
+    }
+
+    #[test]
+    fn static_scales_are_part_of_the_layouts_name_in_fp8() {
+        let layout = |format, scales: &[f32]| {
+            let plain = KvLayout::latent(PlaneShape { layers: 2, width: 8 }, None, 16, format);
+            KvLayout { latent_scales: StaticScales::new(scales), ..plain }
+        };
+        assert_eq!(layout(KvFormat::Fp8, &[]).id(), layout(KvFormat::Fp8, &[1.0, f32::NAN]).id());
+        assert_ne!(layout(KvFormat::Fp8, &[]).id(), layout(KvFormat::Fp8, &[1.0, 0.5]).id());
+        assert_eq!(layout(KvFormat::Bf16, &[]).id(), layout(KvFormat::Bf16, &[1.0, 0.5]).id());
+        assert_eq!(layout(KvFormat::Fp8, &[2.0]).latent_scales.of(1), 1.0);
     }
 }

@@ -17,11 +17,12 @@ pub use backend::{Backend, Buffer, DeviceDescription, DeviceMemory, Priority, Qu
 pub use error::BackendError;
 pub use format::{KvFormat, TensorFormat, WeightFormat};
 pub use fp8::{E4M3_MAX, e4m3_from_f32, e4m3_to_f32};
-pub use kv::{KvLayout, PlaneKind, PlaneLayout};
+pub use kv::{KvLayout, PlaneKind, PlaneLayout, PlaneShape, StaticScales};
 pub use op::{
-    ApplyTags, Attend, CheckPoint, CheckTags, Embed, ExportPages, GatherRows, ImportPages, KvCache, Linear, LinearMode, Op,
-    PageEntry, PublishVerdicts, RmsNorm, Rope, Sample, SamplerParams, Segment, SiluMul, StagedPage, StepBuffers, TagDelta,
-    Upload, WriteKv, as_bytes,
+    ApplyTags, Attend, AttendLatent, CheckPoint, CheckTags, CombineRows, DispatchRows, Embed, ExpertBuffers, ExportPages,
+    GatherRows, ImportPages, KvCache, Linear, LinearExperts, LinearHeads, LinearMode, NormHeads, NormKind, Op, PageEntry,
+    PlaneColumns, PublishVerdicts, RmsNorm, Rope, RopePairs, RouteRows, RouteRule, RouteScoring, Sample, SamplerParams, Segment,
+    SelectTokens, Selection, SiluMul, StagedPage, StepBuffers, TagDelta, Upload, WriteKv, as_bytes,
 };
 pub use record::{RowStatus, StepRecord};
 pub use tensor::{RowOrder, TensorData, TensorView};

@@ -5,14 +5,16 @@
 //! depends only on its shape and can be captured as a graph.
 
 mod attention;
+mod experts;
 mod pages;
 mod rows;
 mod sampling;
 mod step;
 
-pub use attention::Attend;
-pub use pages::{ApplyTags, CheckPoint, CheckTags, ExportPages, ImportPages, PublishVerdicts, Upload, WriteKv};
-pub use rows::{Embed, Linear, LinearMode, RmsNorm, Rope, SiluMul};
+pub use attention::{Attend, AttendLatent, SelectTokens, Selection};
+pub use experts::{CombineRows, DispatchRows, ExpertBuffers, LinearExperts, RouteRows, RouteRule, RouteScoring};
+pub use pages::{ApplyTags, CheckPoint, CheckTags, ExportPages, ImportPages, PlaneColumns, PublishVerdicts, Upload, WriteKv};
+pub use rows::{Embed, Linear, LinearHeads, LinearMode, NormHeads, NormKind, RmsNorm, Rope, RopePairs, SiluMul};
 pub use sampling::{GatherRows, Sample};
 pub use step::{KvCache, PageEntry, SamplerParams, Segment, StagedPage, StepBuffers, TagDelta, as_bytes};
 
@@ -29,6 +31,14 @@ pub enum Op {
     WriteKv(WriteKv),
     Attend(Attend),
     SiluMul(SiluMul),
+    NormHeads(NormHeads),
+    LinearHeads(LinearHeads),
+    AttendLatent(AttendLatent),
+    SelectTokens(SelectTokens),
+    RouteRows(RouteRows),
+    DispatchRows(DispatchRows),
+    LinearExperts(LinearExperts),
+    CombineRows(CombineRows),
     GatherRows(GatherRows),
     Sample(Sample),
     ExportPages(ExportPages),
@@ -50,6 +60,14 @@ impl Op {
             Self::WriteKv(_) => "write_kv",
             Self::Attend(_) => "attend",
             Self::SiluMul(_) => "silu_mul",
+            Self::NormHeads(_) => "norm_heads",
+            Self::LinearHeads(_) => "linear_heads",
+            Self::AttendLatent(_) => "attend_latent",
+            Self::SelectTokens(_) => "select_tokens",
+            Self::RouteRows(_) => "route_rows",
+            Self::DispatchRows(_) => "dispatch_rows",
+            Self::LinearExperts(_) => "linear_experts",
+            Self::CombineRows(_) => "combine_rows",
             Self::GatherRows(_) => "gather_rows",
             Self::Sample(_) => "sample",
             Self::ExportPages(_) => "export_pages",

@@ -37,18 +37,28 @@ pub struct CheckTags {
     pub point: CheckPoint,
 }
 
-/// Writes keys and values of each row into its sequence's page, converting to the cache's format. A row whose page no longer
-/// carries the expected tag writes nothing and flags its sequence.
+/// Columns of a row that go into one plane: the plane's heads, one after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlaneColumns {
+    /// Index of the plane in the cache's layout.
+    pub plane: usize,
+    /// Layer of that plane.
+    pub layer: usize,
+    /// First column.
+    pub offset: usize,
+}
+
+/// Writes columns of each row into its sequence's page, converting to the cache's format. A row whose page no longer carries
+/// the expected tag writes nothing and flags its sequence.
 #[derive(Debug, Clone)]
 pub struct WriteKv {
     pub cache: KvCache,
     pub step: StepBuffers,
-    pub layer: usize,
-    /// f32 `[rows, stride]`; keys begin at column `key_offset`, values at `value_offset`.
+    /// f32 `[rows, stride]`.
     pub x: Buffer,
     pub stride: usize,
-    pub key_offset: usize,
-    pub value_offset: usize,
+    /// Keys and values, a latent, or index keys.
+    pub planes: Vec<PlaneColumns>,
     pub rows: usize,
     pub sequences: usize,
 }
