@@ -11,8 +11,8 @@ use std::time::Instant;
 
 use millrace_cpu::{CpuBackend, CpuCompute, CpuOptions, Isa, available_threads};
 use millrace_ops::{
-    Attend, Backend, Buffer, ImportPages, KvCache, KvFormat, KvLayout, Op, PageEntry, Priority, Queue, RmsNorm, Rope, Sample,
-    SamplerParams, Segment, SiluMul, StagedPage, StepBuffers, TagDelta, Upload, WriteKv, as_bytes,
+    Attend, Backend, Buffer, ImportPages, KvCache, KvFormat, KvLayout, Op, PageEntry, PlaneColumns, Priority, Queue, RmsNorm,
+    Rope, RopePairs, Sample, SamplerParams, Segment, SiluMul, StagedPage, StepBuffers, TagDelta, Upload, WriteKv, as_bytes,
 };
 
 const LAYERS: usize = 30;
@@ -180,11 +180,12 @@ impl Bench {
             Op::WriteKv(WriteKv {
                 cache: cache.clone(),
                 step: step.clone(),
-                layer,
                 x: x.clone(),
                 stride: STRIDE,
-                key_offset: HEADS * WIDTH,
-                value_offset: (HEADS + KV_HEADS) * WIDTH,
+                planes: vec![
+                    PlaneColumns { plane: 0, layer, offset: HEADS * WIDTH },
+                    PlaneColumns { plane: 1, layer, offset: (HEADS + KV_HEADS) * WIDTH },
+                ],
                 rows,
                 sequences: count,
             })
@@ -224,6 +225,8 @@ impl Bench {
             head_dim: WIDTH,
             frequencies,
             rotary: WIDTH,
+            pairs: RopePairs::Halves,
+            amplitude: 1.0,
             positions,
             rows,
         };

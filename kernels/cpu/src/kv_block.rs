@@ -1,14 +1,15 @@
 //! One head's keys or values in one page: storing a token's numbers in the page's format, and taking over pages.
 //! Knows the layout of [`millrace_ops::KvLayout`]; neither pages, tags nor tokens' owners.
 //!
-//! FP8: scale = the largest magnitude / 448, rounded to BF16 first; code = e4m3(value / that scale). What is not finite makes
-//! the scale NaN, so it stays visible. A token of zeros has scale 0.
+//! FP8 with a scale per token: scale = the largest magnitude / 448, rounded to BF16 first; code = e4m3(value / that scale). What
+//! is not finite makes the scale NaN, so it stays visible. A token of zeros has scale 0.
+//! FP8 latents: code = e4m3(value / the layer's scale), which saturates at 448 times that scale; NaN stays NaN.
 
 use std::ops::Range;
 use std::sync::LazyLock;
 
 use half::bf16;
-use millrace_ops::{E4M3_MAX, KvFormat, PlaneKind, PlaneLayout, e4m3_to_f32};
+use millrace_ops::{E4M3_MAX, KvFormat, KvLayout, PlaneKind, PlaneLayout, e4m3_to_f32};
 
 use crate::isa::Isa;
 use crate::memory::Region;
@@ -35,6 +36,8 @@ pub(crate) struct HeadPlace {
     /// Byte offset of the layer's block.
     pub(crate) block: usize,
     pub(crate) head: usize,
+    /// The layer's scale of latents in FP8; see [`KvLayout::latent_scales`].
+    pub(crate) latent_scale: f32,
 }
 
 /// A block's elements, to be written.
@@ -46,6 +49,11 @@ enum ElementsMut<'a> {
     Fp8 {
         codes: &'a mut [u8],
         scales: &'a mut [u16],
+    },
+    /// e4m3 codes of latents, which share one scale.
+    Fp8Latent {
+        codes: &'a mut [u8],
+        scale: f32,
     },
 }
 
@@ -60,6 +68,11 @@ pub(crate) enum Elements<'a> {
         codes: &'a [u8],
         scales: &'a [u16],
     },
+    /// e4m3 codes of latents, which share one scale.
+    Fp8Latent {
+        codes: &'a [u8],
+        scale: f32,
+    },
 }
 
 /// A head's block, to be written.
@@ -72,6 +85,13 @@ pub(crate) struct HeadBlockMut<'a> {
 pub(crate) struct HeadBlock<'a> {
     plane: &'a PlaneLayout,
     pub(crate) elements: Elements<'a>,
+}
+
+impl HeadPlace {
+    /// A head of a layer whose block begins at byte `block`.
+    pub(crate) fn new(layout: &KvLayout, (block, layer): (usize, usize), head: usize) -> Self {
+        Self { block, head, latent_scale: layout.latent_scales.of(layer) }
+    }
 }
 
 /// (byte offset of elements, their number, byte offset of scales)
@@ -90,6 +110,9 @@ impl<'a> HeadBlockMut<'a> {
             match plane.format {
                 KvFormat::F32 => ElementsMut::F32(pages.items_at_mut(at, count)),
                 KvFormat::Bf16 => ElementsMut::Bf16(pages.items_at_mut(at, count)),
+                KvFormat::Fp8 if plane.kind == PlaneKind::Latent => {
+                    ElementsMut::Fp8Latent { codes: pages.items_at_mut(at, count), scale: place.latent_scale }
+                }
                 KvFormat::Fp8 => ElementsMut::Fp8 {
                     codes: pages.items_at_mut(at, count),
                     scales: pages.items_at_mut(scales, plane.page_tokens),
@@ -120,6 +143,10 @@ impl<'a> HeadBlockMut<'a> {
                     put(self.plane, elements, (token, i * RUN), &codes[..values.len()]);
                 }
             }
+            ElementsMut::Fp8Latent { codes, scale } => {
+                let first = self.plane.element_index(token, 0);
+                simd::to_fp8(isa, values, *scale, &mut codes[first..first + values.len()]);
+            }
         }
     }
 
@@ -132,6 +159,11 @@ impl<'a> HeadBlockMut<'a> {
             (ElementsMut::Fp8 { codes, scales }, Elements::Fp8 { codes: from, scales: from_scales }) => {
                 copy(self.plane, tokens, codes, from);
                 scales[..tokens].copy_from_slice(&from_scales[..tokens]);
+            }
+            (ElementsMut::Fp8Latent { codes, scale }, Elements::Fp8Latent { codes: from, scale: from_scale })
+                if *scale == from_scale =>
+            {
+                copy(self.plane, tokens, codes, from);
             }
             _ => {
                 let (values, scales) = scratch.split_at_mut(self.plane.width * self.plane.page_tokens);
@@ -160,11 +192,14 @@ impl<'a> HeadBlockMut<'a> {
                 match plane.kind {
                     PlaneKind::Keys => channels(plane, tokens)
                         .for_each(|run| simd::to_fp8_each(isa, &values[run.clone()], scales, &mut codes[run])),
-                    PlaneKind::Values => {
+                    PlaneKind::Values | PlaneKind::Latent | PlaneKind::IndexKeys => {
                         let rows = values.chunks_exact(plane.width).zip(codes.chunks_exact_mut(plane.width));
                         rows.zip(scales.iter()).for_each(|((values, out), scale)| simd::to_fp8(isa, values, *scale, out));
                     }
                 }
+            }
+            ElementsMut::Fp8Latent { codes, scale } => {
+                runs(plane, tokens).for_each(|run| simd::to_fp8(isa, &values[run.clone()], *scale, &mut codes[run]));
             }
         }
     }
@@ -180,6 +215,9 @@ impl<'a> HeadBlock<'a> {
             match plane.format {
                 KvFormat::F32 => Elements::F32(pages.items_at(at, count)),
                 KvFormat::Bf16 => Elements::Bf16(pages.items_at(at, count)),
+                KvFormat::Fp8 if plane.kind == PlaneKind::Latent => {
+                    Elements::Fp8Latent { codes: pages.items_at(at, count), scale: place.latent_scale }
+                }
                 KvFormat::Fp8 => {
                     Elements::Fp8 { codes: pages.items_at(at, count), scales: pages.items_at(scales, plane.page_tokens) }
                 }
@@ -203,13 +241,17 @@ impl<'a> HeadBlock<'a> {
                 runs(plane, tokens).for_each(|run| simd::from_fp8(isa, &codes[run.clone()], &mut out[run]));
                 match plane.kind {
                     PlaneKind::Keys => channels(plane, tokens).for_each(|run| simd::scale_each(isa, &mut out[run], scales)),
-                    PlaneKind::Values => {
+                    PlaneKind::Values | PlaneKind::Latent | PlaneKind::IndexKeys => {
                         for (token, scale) in out.chunks_exact_mut(plane.width).zip(scales.iter()) {
                             token.iter_mut().for_each(|value| *value *= scale);
                         }
                     }
                 }
             }
+            Elements::Fp8Latent { codes, scale } => runs(plane, tokens).for_each(|run| {
+                simd::from_fp8(isa, &codes[run.clone()], &mut out[run.clone()]);
+                out[run].iter_mut().for_each(|value| *value *= scale);
+            }),
         }
     }
 }
@@ -219,7 +261,9 @@ impl<'a> HeadBlock<'a> {
 fn put<T: Copy>(plane: &PlaneLayout, elements: &mut [T], (token, channel): (usize, usize), values: &[T]) {
     let first = plane.element_index(token, channel);
     match plane.kind {
-        PlaneKind::Values => elements[first..first + values.len()].copy_from_slice(values),
+        PlaneKind::Values | PlaneKind::Latent | PlaneKind::IndexKeys => {
+            elements[first..first + values.len()].copy_from_slice(values)
+        }
         PlaneKind::Keys => {
             for (to, value) in elements[first..].iter_mut().step_by(plane.page_tokens).zip(values) {
                 *to = *value;
@@ -253,7 +297,7 @@ fn magnitudes(isa: Isa, plane: &PlaneLayout, values: &[f32], largest: &mut [f32]
             largest.fill(0.0);
             channels(plane, tokens).for_each(|run| simd::magnitudes(isa, &values[run], largest));
         }
-        PlaneKind::Values => {
+        PlaneKind::Values | PlaneKind::Latent | PlaneKind::IndexKeys => {
             for (token, largest) in values.chunks_exact(plane.width).zip(largest) {
                 *largest = simd::magnitude(isa, token);
             }

@@ -1,22 +1,23 @@
-//! WriteKv: keys and values of a step's rows into their sequences' pages. Knows not what they mean.
+//! WriteKv: columns of a step's rows into the planes of their sequences' pages. Knows not what they mean.
 
-use millrace_ops::{BackendError, WriteKv};
+use millrace_ops::{BackendError, PlaneColumns, WriteKv};
 
 use crate::isa::Isa;
-use crate::kv_block::{HeadBlockMut, HeadPlace};
+use crate::kv_block::HeadBlockMut;
 use crate::memory::Region;
-use crate::ops::step::{Cache, KEYS, Step, VALUES, Walk};
+use crate::ops::step::{Cache, Step, Walk};
 use crate::task::{Arguments, Task, Worker, product};
 
 pub(crate) struct WriteKvTask {
     arguments: Arguments,
     cache: Cache,
     step: Step,
-    layer: usize,
     x: Region,
     stride: usize,
-    key_offset: usize,
-    value_offset: usize,
+    /// No two of the same plane and layer, so that workers write apart.
+    planes: Vec<PlaneColumns>,
+    /// Of the plane that has most.
+    heads: usize,
     rows: usize,
 }
 
@@ -31,16 +32,23 @@ struct Run {
 
 impl WriteKvTask {
     pub(crate) fn new(arguments: Arguments, op: WriteKv) -> Result<Self, BackendError> {
-        let WriteKv { cache, step, layer, x, stride, key_offset, value_offset, rows, sequences } = op;
+        let WriteKv { cache, step, x, stride, planes, rows, sequences } = op;
         let cache = Cache::new(arguments, cache)?;
-        cache.require_grouped_query(arguments, layer)?;
-        let width = product(&[cache.layout.planes[KEYS].heads, cache.layout.planes[KEYS].width]);
-        let end = key_offset.max(value_offset).saturating_add(width);
-        arguments.require(end <= stride, || format!("keys and values end at column {end} of rows of {stride}"))?;
+        let mut heads = 0;
+        for (i, columns) in planes.iter().enumerate() {
+            let PlaneColumns { plane, layer, offset } = *columns;
+            let layout = cache.plane(arguments, plane, layer)?;
+            let end = product(&[layout.heads, layout.width]).saturating_add(offset);
+            arguments.require(end <= stride, || format!("plane {plane} ends at column {end} of rows of {stride}"))?;
+            let twice = planes[..i].iter().any(|earlier| (earlier.plane, earlier.layer) == (plane, layer));
+            arguments.require(!twice, || format!("layer {layer} of plane {plane} is written twice"))?;
+            heads = heads.max(layout.heads);
+        }
+        arguments.require(!planes.is_empty(), || "no plane to write".into())?;
         let step = Step::new(arguments, &step, sequences)?;
         let x = arguments.region("x", x, product(&[rows, stride, 4]))?;
         arguments.distinct(&x, &cache.pages)?;
-        Ok(Self { arguments, cache, step, layer, x, stride, key_offset, value_offset, rows })
+        Ok(Self { arguments, cache, step, x, stride, planes, heads, rows })
     }
 
     /// How many pages a sequence's rows touch.
@@ -67,10 +75,14 @@ impl WriteKvTask {
         Ok(Some(Run { page: entry.page, first_row, slot: begin - page_index * tokens, rows: end - begin }))
     }
 
+    /// Writes `head` of each plane that has so many.
     fn write(&self, isa: Isa, run: &Run, head: usize) {
-        for (plane, offset) in [(KEYS, self.key_offset), (VALUES, self.value_offset)] {
+        for &PlaneColumns { plane, layer, offset } in &self.planes {
             let layout = &self.cache.layout.planes[plane];
-            let place = HeadPlace { block: self.cache.block(run.page, plane, self.layer), head };
+            if head >= layout.heads {
+                continue;
+            }
+            let place = self.cache.place(run.page, (plane, layer), head);
             // SAFETY: a page with a current tag belongs to one sequence's rows, and (run, head) to the worker that took it.
             let mut block = unsafe { HeadBlockMut::new(&self.cache.pages, layout, place) };
             for i in 0..run.rows {
@@ -85,7 +97,7 @@ impl WriteKvTask {
 impl Task for WriteKvTask {
     fn run(&self, _phase: usize, worker: &mut Worker<'_>) -> Result<(), BackendError> {
         self.step.check(self.arguments, self.rows, self.cache.layout.page_tokens)?;
-        let heads = self.cache.layout.planes[KEYS].heads;
+        let heads = self.heads;
         let total: usize = (0..self.step.sequences).map(|sequence| self.runs_of(sequence)).sum::<usize>() * heads;
         let mut walk = Walk::new(|sequence| self.runs_of(sequence));
         let chunk = worker.chunk(total);

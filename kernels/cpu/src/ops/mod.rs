@@ -8,6 +8,7 @@ mod gather;
 mod kv_write;
 mod linear;
 mod norm;
+mod norm_heads;
 mod pages;
 mod rope;
 mod sample;
@@ -39,6 +40,14 @@ pub(crate) fn lower(op: Op, compute: Compute) -> Result<Box<dyn Task>, BackendEr
         Op::WriteKv(op) => Box::new(kv_write::WriteKvTask::new(arguments, op)?),
         Op::Attend(op) => attend::lower(arguments, op, compute)?,
         Op::SiluMul(op) => Box::new(silu::SiluMulTask::new(arguments, op)?),
+        Op::NormHeads(op) => Box::new(norm_heads::NormHeadsTask::new(arguments, op)?),
+        Op::LinearHeads(_)
+        | Op::RouteRows(_)
+        | Op::DispatchRows(_)
+        | Op::LinearExperts(_)
+        | Op::CombineRows(_)
+        | Op::AttendLatent(_)
+        | Op::SelectTokens(_) => return Err(arguments.invalid("this device has no such operation")),
         Op::GatherRows(op) => Box::new(gather::GatherRowsTask::new(arguments, op)?),
         Op::Sample(op) => Box::new(sample::SampleTask::new(arguments, op)?),
         Op::ExportPages(op) => Box::new(pages::ExportTask::new(arguments, op)?),

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use millrace_ops::{BackendError, Buffer, ExportPages, ImportPages, KvLayout, StagedPage};
+use millrace_ops::{BackendError, Buffer, ExportPages, ImportPages, KvFormat, KvLayout, PlaneKind, StagedPage};
 
 use crate::isa::Isa;
 use crate::kv_block::{HeadBlock, HeadBlockMut, HeadPlace};
@@ -139,8 +139,11 @@ impl ImportTask {
         let staged = &self.0;
         let (from, to) = (&staged.layout.planes[plane], &staged.cache.layout.planes[plane]);
         let (source, target) = (staged.staged_block(page.slot, (plane, layer)), staged.cache.block(page.page, plane, layer));
+        let scaled_alike = from.kind != PlaneKind::Latent
+            || staged.layout.latent_scales.of(layer) == staged.cache.layout.latent_scales.of(layer)
+            || from.format != KvFormat::Fp8;
         let whole = page.tokens as usize == from.page_tokens;
-        if from.format == to.format && whole {
+        if from.format == to.format && whole && scaled_alike {
             let bytes = to.layer_bytes();
             // SAFETY: staging is written by nobody in this phase.
             let from = unsafe { staged.staging.items_at::<u8>(source, bytes) };
@@ -150,9 +153,10 @@ impl ImportTask {
         }
         for head in 0..from.heads {
             // SAFETY: as above.
-            let source = unsafe { HeadBlock::new(&staged.staging, from, HeadPlace { block: source, head }) };
+            let source = unsafe { HeadBlock::new(&staged.staging, from, HeadPlace::new(&staged.layout, (source, layer), head)) };
+            let place = HeadPlace::new(&staged.cache.layout, (target, layer), head);
             // SAFETY: as above.
-            let mut target = unsafe { HeadBlockMut::new(&staged.cache.pages, to, HeadPlace { block: target, head }) };
+            let mut target = unsafe { HeadBlockMut::new(&staged.cache.pages, to, place) };
             target.take(isa, &source, page.tokens as usize, scratch);
         }
     }

@@ -1,8 +1,8 @@
-//! Rope: rotary position embedding with the halves of a head as pairs. Knows no model: frequencies are given.
+//! Rope: rotary position embedding of halves of a head or of neighbours. Knows no model: frequencies are given.
 //! The angle is `position as f32 * frequency` in f32, as the reference implementations compute it; its sine and cosine are
-//! then accurate to f32.
+//! then accurate to f32, and multiplied by the amplitude.
 
-use millrace_ops::{BackendError, Rope};
+use millrace_ops::{BackendError, Rope, RopePairs};
 
 use crate::memory::Region;
 use crate::task::{Arguments, Task, Worker, product};
@@ -15,24 +15,28 @@ pub(crate) struct RopeTask {
     head_dim: usize,
     frequencies: Region,
     half: usize,
+    pairs: RopePairs,
+    amplitude: f32,
     positions: Region,
     rows: usize,
 }
 
 impl RopeTask {
     pub(crate) fn new(arguments: Arguments, op: Rope) -> Result<Self, BackendError> {
-        let Rope { x, stride, offset, heads, head_dim, frequencies, rotary, positions, rows } = op;
-        let columns = product(&[heads, head_dim]).saturating_add(offset);
-        arguments.require(columns <= stride, || format!("heads end at column {columns} of rows of {stride}"))?;
-        arguments.require(rotary.is_multiple_of(2) && rotary <= head_dim, || {
-            format!("{rotary} rotary channels do not fit heads of {head_dim} in pairs")
+        let Rope { x, stride, offset, heads, head_dim, frequencies, rotary, pairs, amplitude, positions, rows } = op;
+        let end = product(&[heads.saturating_sub(1), head_dim]).saturating_add(offset).saturating_add(rotary);
+        arguments.require(heads == 0 || end <= stride, || format!("heads end at column {end} of rows of {stride}"))?;
+        arguments.require(rotary.is_multiple_of(2), || format!("{rotary} rotary channels are no pairs"))?;
+        arguments.require(heads <= 1 || rotary <= head_dim, || {
+            format!("{rotary} rotary channels of a head run into the next head, {head_dim} columns on")
         })?;
         let x = arguments.region("x", x, product(&[rows, stride, 4]))?;
         let frequencies = arguments.region("frequencies", frequencies, product(&[rotary / 2, 4]))?;
         let positions = arguments.region("positions", positions, product(&[rows, 4]))?;
         arguments.distinct(&frequencies, &x)?;
         arguments.distinct(&positions, &x)?;
-        Ok(Self { x, stride, offset, heads, head_dim, frequencies, half: rotary / 2, positions, rows })
+        let half = rotary / 2;
+        Ok(Self { x, stride, offset, heads, head_dim, frequencies, half, pairs, amplitude, positions, rows })
     }
 }
 
@@ -44,15 +48,23 @@ impl Task for RopeTask {
         let chunk = worker.chunk(self.rows);
         let isa = worker.isa;
         while let Some(range) = worker.take(chunk, self.rows) {
-            let (sines, cosines) = worker.scratch.floats(self.half * 2)?.split_at_mut(self.half);
+            let factors = worker.scratch.floats(self.half * 2)?;
             for row in range {
+                let (sines, cosines) = factors.split_at_mut(self.half);
                 crate::simd::rotation(isa, positions[row], frequencies, sines, cosines);
-                let columns = self.heads * self.head_dim;
-                // SAFETY: this row belongs to the worker that took it.
-                let x = unsafe { self.x.items_mut::<f32>(row * self.stride + self.offset, columns) };
-                for head in x.chunks_exact_mut(self.head_dim) {
-                    let (low, high) = head.split_at_mut(self.half);
-                    crate::simd::rotate(isa, low, &mut high[..self.half], sines, cosines);
+                factors.iter_mut().for_each(|factor| *factor *= self.amplitude);
+                let (sines, cosines) = factors.split_at(self.half);
+                for head in 0..self.heads {
+                    let first = row * self.stride + self.offset + head * self.head_dim;
+                    // SAFETY: this row belongs to the worker that took it; heads end within it.
+                    let channels = unsafe { self.x.items_mut::<f32>(first, self.half * 2) };
+                    match self.pairs {
+                        RopePairs::Halves => {
+                            let (low, high) = channels.split_at_mut(self.half);
+                            crate::simd::rotate(isa, low, high, sines, cosines);
+                        }
+                        RopePairs::Adjacent => crate::simd::rotate_adjacent(isa, channels, sines, cosines),
+                    }
                 }
             }
         }

@@ -3,8 +3,9 @@
 
 use std::sync::atomic::Ordering;
 
-use millrace_ops::{BackendError, KvCache, KvLayout, PageEntry, PlaneKind, Segment, StepBuffers};
+use millrace_ops::{BackendError, KvCache, KvLayout, PageEntry, PlaneKind, PlaneLayout, Segment, StepBuffers};
 
+use crate::kv_block::HeadPlace;
 use crate::memory::Region;
 use crate::task::{Arguments, product};
 
@@ -33,6 +34,17 @@ impl Cache {
         Ok(Self { pages, tags, layout, page_bytes, page_count })
     }
 
+    /// A layer's plane, which must exist and hold something.
+    pub(crate) fn plane(&self, arguments: Arguments, plane: usize, layer: usize) -> Result<&PlaneLayout, BackendError> {
+        let planes = self.layout.planes.len();
+        let Some(found) = self.layout.planes.get(plane) else {
+            return Err(arguments.invalid(format!("plane {plane} of a cache of {planes} planes")));
+        };
+        arguments.require(layer < found.layers, || format!("layer {layer} of a plane of {} layers", found.layers))?;
+        arguments.require(found.heads > 0 && found.width > 0, || format!("plane {plane} has no heads or no width"))?;
+        Ok(found)
+    }
+
     /// Refuses layouts other than keys and values of equal shape.
     pub(crate) fn require_grouped_query(&self, arguments: Arguments, layer: usize) -> Result<(), BackendError> {
         let [keys, values] = self.layout.planes.as_slice() else {
@@ -56,6 +68,11 @@ impl Cache {
     /// Byte offset of a layer's block of `plane` in a page that `tag` knows.
     pub(crate) fn block(&self, page: u32, plane: usize, layer: usize) -> usize {
         page as usize * self.page_bytes + self.layout.block_offset(plane, layer)
+    }
+
+    /// Where a head's block of (plane, layer) lies in a page that `tag` knows.
+    pub(crate) fn place(&self, page: u32, (plane, layer): (usize, usize), head: usize) -> HeadPlace {
+        HeadPlace::new(&self.layout, (self.block(page, plane, layer), layer), head)
     }
 }
 

@@ -59,6 +59,18 @@ impl Vector for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn load_fp8_or_nan(from: *const u8) -> Self {
+        // As above; the f16 that stands for the NaN code gets all exponent bits.
+        // SAFETY: the trait's condition.
+        unsafe {
+            let codes = _mm_cvtepi8_epi16(_mm_loadl_epi64(from.cast()));
+            let nan = _mm_cmpeq_epi16(_mm_and_si128(codes, _mm_set1_epi16(0x7f)), _mm_set1_epi16(0x7f));
+            let wide = _mm_and_si128(_mm_slli_epi16::<7>(codes), _mm_set1_epi16(0xbfff_u16 as i16));
+            Self(_mm256_cvtph_ps(_mm_or_si128(wide, _mm_and_si128(nan, _mm_set1_epi16(0x7e00)))))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
         // SAFETY: the trait's condition.
         unsafe { _mm256_storeu_ps(to, self.0) }

@@ -54,6 +54,19 @@ impl Vector for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn load_fp8_or_nan(from: *const u8) -> Self {
+        // As above; the f16 that stands for the NaN code gets all exponent bits.
+        // SAFETY: the trait's condition.
+        unsafe {
+            let codes = _mm_loadu_si128(from.cast());
+            let nan = _mm_cmpeq_epi8_mask(_mm_and_si128(codes, _mm_set1_epi8(0x7f)), _mm_set1_epi8(0x7f));
+            let wide =
+                _mm256_and_si256(_mm256_slli_epi16::<7>(_mm256_cvtepi8_epi16(codes)), _mm256_set1_epi16(0xbfff_u16 as i16));
+            Self(_mm512_cvtph_ps(_mm256_mask_blend_epi16(nan, wide, _mm256_set1_epi16(0x7e00))))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
         // SAFETY: the trait's condition.
         unsafe { _mm512_storeu_ps(to, self.0) }

@@ -86,7 +86,7 @@ pub(super) fn from_fp8_portable(codes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// The values of e4m3 codes (the NaN code as in [`Vector::load_fp8`]).
+/// The values of e4m3 codes.
 ///
 /// # Safety
 /// [`Vector`]'s condition.
@@ -96,7 +96,7 @@ pub(super) unsafe fn from_fp8<V: Vector>(codes: &[u8], out: &mut [f32]) {
     let mut at = 0;
     while at + V::LANES <= count {
         // SAFETY: this function's condition; the vector ends within `count`, which both slices have.
-        unsafe { V::load_fp8(codes.as_ptr().add(at)).mul(V::splat(256.0)).store(out.as_mut_ptr().add(at)) };
+        unsafe { V::load_fp8_or_nan(codes.as_ptr().add(at)).mul(V::splat(256.0)).store(out.as_mut_ptr().add(at)) };
         at += V::LANES;
     }
     from_fp8_portable(&codes[at..count], &mut out[at..count]);
@@ -107,6 +107,14 @@ pub(super) unsafe fn from_fp8<V: Vector>(codes: &[u8], out: &mut [f32]) {
 pub(super) fn scale_each(values: &mut [f32], factors: &[f32]) {
     for (value, factor) in values.iter_mut().zip(factors) {
         *value *= factor;
+    }
+}
+
+/// Adds to each value the one beside it.
+#[inline(always)]
+pub(super) fn add_each(values: &mut [f32], addends: &[f32]) {
+    for (value, addend) in values.iter_mut().zip(addends) {
+        *value += addend;
     }
 }
 

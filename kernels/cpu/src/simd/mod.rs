@@ -68,6 +68,12 @@ dispatched! {
 }
 
 dispatched! {
+    /// `x = (x - mean(x)) / sqrt(variance(x) + eps) * weight`
+    layer_norm(x: &mut [f32], weight: &[f32], eps: f32),
+    scalar::layer_norm, rows::layer_norm::<avx2::Avx2>, rows::layer_norm::<avx512::Avx512>
+}
+
+dispatched! {
     /// `out = gate / (1 + exp(-gate)) * up`
     silu_mul(gate: &[f32], up: &[f32], out: &mut [f32]),
     scalar::silu_mul, rows::silu_mul::<avx2::Avx2>, rows::silu_mul::<avx512::Avx512>
@@ -83,6 +89,12 @@ dispatched! {
     /// Rotates each pair (low, high).
     rotate(low: &mut [f32], high: &mut [f32], sines: &[f32], cosines: &[f32]),
     scalar::rotate, rows::rotate, rows::rotate
+}
+
+dispatched! {
+    /// Rotates each pair of neighbours.
+    rotate_adjacent(channels: &mut [f32], sines: &[f32], cosines: &[f32]),
+    scalar::rotate_adjacent, rows::rotate_adjacent, rows::rotate_adjacent
 }
 
 dispatched! {
@@ -143,4 +155,10 @@ dispatched! {
     /// Multiplies each value by the factor beside it.
     scale_each(values: &mut [f32], factors: &[f32]),
     convert::scale_each, convert::scale_each, convert::scale_each
+}
+
+dispatched! {
+    /// Adds to each value the one beside it.
+    add_each(values: &mut [f32], addends: &[f32]),
+    convert::add_each, convert::add_each, convert::add_each
 }

@@ -46,6 +46,55 @@ pub(super) unsafe fn rms_norm<V: Vector>(x: &mut [f32], weight: &[f32], eps: f32
 /// # Safety
 /// [`Vector`]'s condition.
 #[inline(always)]
+pub(super) unsafe fn layer_norm<V: Vector>(x: &mut [f32], weight: &[f32], eps: f32) {
+    let (count, weight) = (x.len(), &weight[..x.len()]);
+    // SAFETY: this function's condition; every access is below `count`, which both slices have.
+    unsafe {
+        let (data, weight, zero) = (x.as_mut_ptr(), weight.as_ptr(), V::splat(0.0));
+        let mut sum = zero;
+        let mut at = 0;
+        while at < count {
+            sum = sum.add(load_up_to(data.add(at), count - at));
+            at += V::LANES;
+        }
+        let mean = V::splat(sum.sum() / count as f32);
+        let mut squares = zero;
+        at = 0;
+        while at < count {
+            let left = count - at;
+            let v = load_up_to::<V>(data.add(at), left).sub(mean);
+            let v = if left < V::LANES { v.first(left, zero) } else { v };
+            squares = v.fma(v, squares);
+            at += V::LANES;
+        }
+        let inverse = V::splat(1.0 / (squares.sum() / count as f32 + eps).sqrt());
+        at = 0;
+        while at < count {
+            let left = count - at;
+            let v = load_up_to::<V>(data.add(at), left).sub(mean).mul(inverse).mul(load_up_to(weight.add(at), left));
+            if left < V::LANES {
+                v.store_first(data.add(at), left)
+            } else {
+                v.store(data.add(at))
+            }
+            at += V::LANES;
+        }
+    }
+}
+
+/// The first `LANES` of `left > 0` floats; zeros behind the last.
+///
+/// # Safety
+/// [`Vector`]'s condition for as many floats.
+#[inline(always)]
+unsafe fn load_up_to<V: Vector>(from: *const f32, left: usize) -> V {
+    // SAFETY: this function's condition.
+    unsafe { if left < V::LANES { V::load_first(from, left) } else { V::load(from) } }
+}
+
+/// # Safety
+/// [`Vector`]'s condition.
+#[inline(always)]
 pub(super) unsafe fn silu_mul<V: Vector>(gate: &[f32], up: &[f32], out: &mut [f32]) {
     let count = out.len();
     let (gate, up) = (&gate[..count], &up[..count]);
@@ -127,6 +176,14 @@ pub(super) unsafe fn sum_weights<V: Vector>(logits: &[f32], largest: f32, invers
 pub(super) fn rotate(low: &mut [f32], high: &mut [f32], sines: &[f32], cosines: &[f32]) {
     for (((l, h), s), c) in low.iter_mut().zip(high).zip(sines).zip(cosines) {
         (*l, *h) = (*l * c - *h * s, *h * c + *l * s);
+    }
+}
+
+/// Rotates pairs of neighbours; plain arithmetic, as above.
+#[inline(always)]
+pub(super) fn rotate_adjacent(channels: &mut [f32], sines: &[f32], cosines: &[f32]) {
+    for ((pair, s), c) in channels.chunks_exact_mut(2).zip(sines).zip(cosines) {
+        (pair[0], pair[1]) = (pair[0] * c - pair[1] * s, pair[1] * c + pair[0] * s);
     }
 }
 

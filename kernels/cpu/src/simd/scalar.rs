@@ -11,6 +11,18 @@ pub(super) fn rms_norm(x: &mut [f32], weight: &[f32], eps: f32) {
     }
 }
 
+pub(super) fn layer_norm(x: &mut [f32], weight: &[f32], eps: f32) {
+    let count = x.len() as f64;
+    let mean = x.iter().map(|v| f64::from(*v)).sum::<f64>() / count;
+    let variance = x.iter().map(|v| (f64::from(*v) - mean).powi(2)).sum::<f64>() / count;
+    let inverse = 1.0 / (variance + f64::from(eps)).sqrt();
+    for (v, w) in x.iter_mut().zip(weight) {
+        #[expect(clippy::cast_possible_truncation, reason = "back to the precision of the activations")]
+        let normed = ((f64::from(*v) - mean) * inverse) as f32;
+        *v = normed * w;
+    }
+}
+
 pub(super) fn silu_mul(gate: &[f32], up: &[f32], out: &mut [f32]) {
     for ((o, g), u) in out.iter_mut().zip(gate).zip(up) {
         *o = g / (1.0 + (-g).exp()) * u;
@@ -30,6 +42,12 @@ pub(super) fn rotation(position: u32, frequencies: &[f32], sines: &mut [f32], co
 pub(super) fn rotate(low: &mut [f32], high: &mut [f32], sines: &[f32], cosines: &[f32]) {
     for (((l, h), s), c) in low.iter_mut().zip(high).zip(sines).zip(cosines) {
         (*l, *h) = (*l * c - *h * s, *h * c + *l * s);
+    }
+}
+
+pub(super) fn rotate_adjacent(channels: &mut [f32], sines: &[f32], cosines: &[f32]) {
+    for ((pair, s), c) in channels.chunks_exact_mut(2).zip(sines).zip(cosines) {
+        (pair[0], pair[1]) = (pair[0] * c - pair[1] * s, pair[1] * c + pair[0] * s);
     }
 }
 

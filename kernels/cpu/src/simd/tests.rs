@@ -70,3 +70,16 @@ fn gates_far_from_zero_saturate() {
         assert!(out[0].is_nan(), "{isa}: NaN stays");
     }
 }
+
+#[test]
+fn every_fp8_code_reads_as_its_value_and_nan_as_nan() {
+    let codes: Vec<u8> = (0..=255).chain([0x7f, 0x38, 0xff]).collect();
+    for isa in isas() {
+        let mut values = vec![0.0; codes.len()];
+        from_fp8(isa, &codes, &mut values);
+        for (code, value) in codes.iter().zip(values) {
+            let want = millrace_ops::e4m3_to_f32(*code);
+            assert!(value == want || value.is_nan() && want.is_nan(), "{isa}: {code:#x} reads as {value}, want {want}");
+        }
+    }
+}

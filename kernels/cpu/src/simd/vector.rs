@@ -21,8 +21,11 @@ pub(crate) trait Vector: Copy {
     unsafe fn load_first(from: *const f32, count: usize) -> Self;
     /// `LANES` BF16 values.
     unsafe fn load_bf16(from: *const u16) -> Self;
-    /// `LANES` e4m3 codes as their values divided by 256 (exact). The NaN code, which nothing here writes, reads as 480.
+    /// `LANES` e4m3 codes as their values divided by 256 (exact). The NaN code reads as 480 / 256: where codes have a scale of
+    /// their own, it comes with a scale that is NaN.
     unsafe fn load_fp8(from: *const u8) -> Self;
+    /// The same, and the NaN code reads as NaN.
+    unsafe fn load_fp8_or_nan(from: *const u8) -> Self;
     /// `LANES` floats.
     unsafe fn store(self, to: *mut f32);
     /// The first `count < LANES` floats.

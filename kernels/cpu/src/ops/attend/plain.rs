@@ -5,7 +5,7 @@ use half::bf16;
 use millrace_ops::BackendError;
 
 use super::Checked;
-use crate::kv_block::{E4M3_VALUES, Elements, HeadBlock, HeadPlace};
+use crate::kv_block::{E4M3_VALUES, Elements, HeadBlock};
 use crate::ops::step::{KEYS, VALUES, Walk};
 use crate::task::{Task, Worker};
 
@@ -65,7 +65,7 @@ impl PlainAttend {
             arguments.require((entry.page as usize) < cache.page_count, || {
                 format!("a table names page {} of a pool of {}", entry.page, cache.page_count)
             })?;
-            let place = HeadPlace { block: cache.block(entry.page, plane, *layer), head: kv_head };
+            let place = cache.place(entry.page, (plane, *layer), kv_head);
             // SAFETY: pages are written by nobody in this phase.
             let block = unsafe { HeadBlock::new(&cache.pages, layout, place) };
             visit(i * tokens, tokens.min(context - i * tokens), &block);
@@ -156,7 +156,7 @@ fn widen(block: &HeadBlock<'_>, (from, to): (usize, usize), count: usize, out: &
                 *value = bf16::from_bits(*bits).to_f32();
             }
         }
-        Elements::Fp8 { codes, .. } => {
+        Elements::Fp8 { codes, .. } | Elements::Fp8Latent { codes, .. } => {
             let table = &*E4M3_VALUES;
             for (value, code) in out.iter_mut().zip(&codes[from..]) {
                 *value = table[*code as usize];

@@ -3,7 +3,7 @@
 use millrace_ops::{Attend, KvFormat, KvLayout, Op, WriteKv};
 
 use super::cache::FORMATS;
-use super::{Rig, Slot, World};
+use super::{Rig, Slot, World, keys_and_values};
 
 /// (start, rows) of each sequence: decode rows, chunks that begin inside a page, long contexts, an empty one.
 const RAGGED: &[(usize, usize)] = &[(0, 1), (0, 37), (5, 1), (15, 1), (16, 1), (50, 33), (0, 0), (700, 1), (1300, 3), (64, 8)];
@@ -42,7 +42,8 @@ pub(crate) fn build(rig: &mut Rig<'_>, layout: KvLayout, heads: usize, shapes: &
     let x = rig.floats(&x);
     let (cache, step) = (world.cache.clone(), world.step.clone());
     let value_offset = kv_heads * width;
-    rig.run([Op::WriteKv(WriteKv { cache, step, layer, x, stride, key_offset: 0, value_offset, rows, sequences })]);
+    let planes = keys_and_values(layer, 0, value_offset);
+    rig.run([Op::WriteKv(WriteKv { cache, step, x, stride, planes, rows, sequences })]);
     world.set_step(rig, |s| (s.start, s.rows));
     let rows = world.rows();
     let (query_offset, stride) = (2, heads * width + 5);
@@ -161,7 +162,7 @@ fn later_tokens_have_no_influence(rig: &mut Rig<'_>, format: KvFormat) {
     let (cache, step) = (built.op.cache.clone(), built.op.step.clone());
     let x = rig.floats(&x[20 * 64..]);
     built.world.set_step(rig, |_| (20, 1));
-    let write = WriteKv { cache, step, layer: 0, x, stride: 64, key_offset: 0, value_offset: 32, rows: 1, sequences: 1 };
+    let write = WriteKv { cache, step, x, stride: 64, planes: keys_and_values(0, 0, 32), rows: 1, sequences: 1 };
     rig.run([Op::WriteKv(write)]);
     built.world.set_step(rig, |s| (s.start, s.rows));
     rig.run([Op::Attend(built.op.clone())]);

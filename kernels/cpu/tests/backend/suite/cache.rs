@@ -1,12 +1,12 @@
-//! Operations over pages and tags. Expected pages are built here from the layout's definition.
+//! Operations over pages and tags, the hand-off's aside. Expected pages are built here from the layout's definition.
 
 use half::bf16;
 use millrace_ops::{
-    ApplyTags, Attend, CheckPoint, CheckTags, ExportPages, ImportPages, KvFormat, KvLayout, Op, PublishVerdicts, RowStatus,
-    StagedPage, StepRecord, TagDelta, WriteKv, as_bytes, e4m3_from_f32,
+    ApplyTags, Attend, CheckPoint, CheckTags, KvFormat, KvLayout, Op, PlaneColumns, PlaneKind, PlaneShape, PublishVerdicts,
+    RowStatus, StaticScales, StepRecord, TagDelta, WriteKv, as_bytes, e4m3_from_f32,
 };
 
-use super::{Rig, Slot, World, decode, upload};
+use super::{Rig, Slot, World, keys_and_values, upload};
 
 pub(crate) const FORMATS: [KvFormat; 3] = [KvFormat::F32, KvFormat::Bf16, KvFormat::Fp8];
 
@@ -14,15 +14,16 @@ pub(crate) fn suite(rig: &mut Rig<'_>) {
     apply_tags(rig);
     check_tags(rig);
     publish_verdicts(rig);
+    latents_out_of_range(rig);
     for format in FORMATS {
         for page_tokens in [16, 32, 64] {
             write_kv(rig, KvLayout::grouped_query(2, 3, 32, page_tokens, format));
         }
         write_kv(rig, KvLayout::grouped_query(1, 2, 10, 16, format));
-        stale_rows_write_nothing(rig, format);
-        for to in FORMATS {
-            hand_off(rig, format, to);
+        for (latent, index_keys) in [(576, None), (80, Some(128)), (22, Some(10))] {
+            write_kv(rig, latent_layout(latent, index_keys, format));
         }
+        stale_rows_write_nothing(rig, format);
     }
 }
 
@@ -99,39 +100,58 @@ pub(crate) fn random_rows(rig: &mut Rig<'_>, rows: usize, stride: usize) -> Vec<
 }
 
 /// The bytes of one stored value, by definition.
-fn encoded(format: KvFormat, value: f32, scale: bf16) -> Vec<u8> {
+fn encoded(format: KvFormat, value: f32, scale: f32) -> Vec<u8> {
     match format {
         KvFormat::F32 => value.to_le_bytes().to_vec(),
         KvFormat::Bf16 => bf16::from_f32(value).to_le_bytes().to_vec(),
-        KvFormat::Fp8 if scale.to_f32() == 0.0 => vec![0],
-        KvFormat::Fp8 => vec![e4m3_from_f32(value / scale.to_f32())],
+        KvFormat::Fp8 if scale == 0.0 => vec![0],
+        KvFormat::Fp8 => vec![e4m3_from_f32(value / scale)],
     }
 }
 
 /// Puts one token's values where the layout says, into the bytes of a page.
-fn put(page: &mut [u8], layout: &KvLayout, at: Slot, token: usize, values: &[f32]) {
+pub(crate) fn put(page: &mut [u8], layout: &KvLayout, at: Slot, token: usize, values: &[f32]) {
     let plane = &layout.planes[at.plane];
     let block = layout.block_offset(at.plane, at.layer);
     let largest = values.iter().fold(0.0f32, |a, v| a.max(v.abs()));
-    let scale = bf16::from_f32(largest / 448.0);
+    let of_token = bf16::from_f32(largest / 448.0);
+    let of_layer = plane.kind == PlaneKind::Latent;
+    let scale = if of_layer { layout.latent_scales.of(at.layer) } else { of_token.to_f32() };
     for (channel, value) in values.iter().enumerate() {
         let bytes = encoded(layout.format, *value, scale);
         let offset = block + at.head * plane.head_bytes() + plane.element_index(token, channel) * bytes.len();
         page[offset..offset + bytes.len()].copy_from_slice(&bytes);
     }
-    if layout.format == KvFormat::Fp8 {
+    if layout.format == KvFormat::Fp8 && !of_layer {
         let offset = block + plane.scales_offset(at.head) + token * 2;
-        page[offset..offset + 2].copy_from_slice(&scale.to_le_bytes());
+        page[offset..offset + 2].copy_from_slice(&of_token.to_le_bytes());
     }
+}
+
+/// Latents of three layers, the last of which has index keys; scales so that some values of [`random_rows`] saturate.
+pub(crate) fn latent_layout(latent: usize, index_keys: Option<usize>, format: KvFormat) -> KvLayout {
+    let index_keys = index_keys.map(|width| PlaneShape { layers: 1, width });
+    let layout = KvLayout::latent(PlaneShape { layers: 3, width: latent }, index_keys, 16, format);
+    KvLayout { latent_scales: StaticScales::new(&[1.0, 0.0625, 0.037]), ..layout }
+}
+
+/// The columns of every plane's last layer, with gaps between them, and the columns of a row.
+fn all_planes(layout: &KvLayout) -> (Vec<PlaneColumns>, usize) {
+    let mut end = 5;
+    let mut planes = Vec::new();
+    for (plane, p) in layout.planes.iter().enumerate() {
+        planes.push(PlaneColumns { plane, layer: p.layers - 1, offset: end });
+        end += p.heads * p.width + 3;
+    }
+    (planes, end)
 }
 
 fn write_kv(rig: &mut Rig<'_>, layout: KvLayout) {
     let shapes = [(0, 5), (3, 1), (14, 40), (64, 64), (0, 0), (31, 1)];
     let world = World::new(rig, layout.clone(), &shapes);
     world.set_step(rig, |s| (s.start, s.rows));
-    let (heads, width, layer) = (layout.planes[0].heads, layout.planes[0].width, layout.planes[0].layers - 1);
-    let (key_offset, value_offset) = (5, 5 + heads * width + 3);
-    let stride = value_offset + heads * width + 1;
+    let (mut planes, stride) = all_planes(&layout);
+    planes.reverse();
     let rows = world.rows();
     let x = random_rows(rig, rows, stride);
     let mut want = rig.read(&world.cache.pages);
@@ -140,8 +160,9 @@ fn write_kv(rig: &mut Rig<'_>, layout: KvLayout) {
         for i in 0..sequence.rows {
             let position = sequence.start + i;
             let page = sequence.table[position / layout.page_tokens].page as usize * layout.page_bytes();
-            for head in 0..heads {
-                for (plane, offset) in [(0, key_offset), (1, value_offset)] {
+            for &PlaneColumns { plane, layer, offset } in &planes {
+                let (heads, width) = (layout.planes[plane].heads, layout.planes[plane].width);
+                for head in 0..heads {
                     let values = &x[row * stride + offset + head * width..][..width];
                     let at = Slot { plane, layer, head, channel: 0 };
                     put(&mut want[page..], &layout, at, position % layout.page_tokens, values);
@@ -153,11 +174,28 @@ fn write_kv(rig: &mut Rig<'_>, layout: KvLayout) {
     let x = rig.floats(&x);
     let (cache, step) = (world.cache.clone(), world.step.clone());
     let sequences = shapes.len();
-    rig.run([Op::WriteKv(WriteKv { cache, step, layer, x, stride, key_offset, value_offset, rows, sequences })]);
+    rig.run([Op::WriteKv(WriteKv { cache, step, x, stride, planes, rows, sequences })]);
     let got = rig.read(&world.cache.pages);
     let first = got.iter().zip(&want).position(|(g, w)| g != w);
     assert_eq!(first, None, "write_kv {}: first byte that differs", layout.id());
     assert_eq!(rig.read_words(&world.step.verdicts), [0; 6]);
+}
+
+/// A latent shows what is not finite, and saturates at the largest code.
+fn latents_out_of_range(rig: &mut Rig<'_>) {
+    let layout = latent_layout(32, None, KvFormat::Fp8);
+    let world = World::new(rig, layout.clone(), &[(0, 1)]);
+    world.set_step(rig, |s| (s.start, s.rows));
+    let mut x = vec![0.25; 32];
+    (x[0], x[1], x[2], x[3]) = (f32::NAN, f32::INFINITY, -1000.0, 448.0 * 0.0625);
+    let x = rig.floats(&x);
+    let (cache, step) = (world.cache.clone(), world.step.clone());
+    let planes = vec![PlaneColumns { plane: 0, layer: 1, offset: 0 }];
+    rig.run([Op::WriteKv(WriteKv { cache, step, x, stride: 32, planes, rows: 1, sequences: 1 })]);
+    let pages = rig.read(&world.cache.pages);
+    let got: Vec<f64> = (0..5).map(|channel| world.stored(&pages, 0, 0, Slot { plane: 0, layer: 1, head: 0, channel })).collect();
+    assert!(got[0].is_nan());
+    assert_eq!(got[1..], [28.0, -28.0, 28.0, 0.25]);
 }
 
 fn stale_rows_write_nothing(rig: &mut Rig<'_>, format: KvFormat) {
@@ -170,8 +208,8 @@ fn stale_rows_write_nothing(rig: &mut Rig<'_>, format: KvFormat) {
     let x = rig.random.floats(rows * stride);
     let x = rig.floats(&x);
     let (cache, step) = (world.cache.clone(), world.step.clone());
-    let (key_offset, value_offset, sequences) = (0, 32, 3);
-    let write = WriteKv { cache, step, layer: 0, x: x.clone(), stride, key_offset, value_offset, rows, sequences };
+    let planes = keys_and_values(0, 0, 32);
+    let write = WriteKv { cache, step, x: x.clone(), stride, planes, rows, sequences: 3 };
     rig.run([upload(&world.step.verdicts, as_bytes(&[0u32, 0, 1])), Op::WriteKv(write)]);
     assert_eq!(rig.read_words(&world.step.verdicts), [1, 0, 1]);
     let (pages, size) = (rig.read(&world.cache.pages), layout.page_bytes());
@@ -197,76 +235,4 @@ fn stale_rows_write_nothing(rig: &mut Rig<'_>, format: KvFormat) {
     let out = rig.read_floats(&out);
     assert!(out[..10 * 64].iter().chain(&out[13 * 64..]).all(|v| *v == 0.0), "flagged sequences get zeros");
     assert!(out[10 * 64..13 * 64].iter().all(|v| v.is_finite() && *v != 0.0));
-}
-
-/// Exports pages of one pool, imports them into another of any format.
-fn hand_off(rig: &mut Rig<'_>, from: KvFormat, to: KvFormat) {
-    let (source_layout, target_layout) = (KvLayout::grouped_query(2, 2, 32, 32, from), KvLayout::grouped_query(2, 2, 32, 32, to));
-    let source = World::new(rig, source_layout.clone(), &[(0, 80)]);
-    let target = World::new(rig, target_layout.clone(), &[(0, 80)]);
-    source.set_step(rig, |s| (s.start, s.rows));
-    let (rows, stride) = (80, 128);
-    for layer in 0..2 {
-        let x = random_rows(rig, rows, stride);
-        let x = rig.floats(&x);
-        let (cache, step) = (source.cache.clone(), source.step.clone());
-        rig.run([Op::WriteKv(WriteKv { cache, step, layer, x, stride, key_offset: 0, value_offset: 64, rows, sequences: 1 })]);
-    }
-    let slots = 5;
-    let staging = rig.empty(slots * source_layout.page_bytes());
-    let verdicts = rig.words(&[0; 8]);
-    let staged = |world: &World, i: usize| StagedPage {
-        slot: [4, 0, 2][i],
-        page: world.sequences[0].table[i].page,
-        tag: world.sequences[0].table[i].tag,
-        tokens: [32, 32, 16][i],
-        verdict: i as u32,
-        reserved: 0,
-    };
-    let pages: Vec<StagedPage> = (0..3).map(|i| staged(&source, i)).collect();
-    let pages = rig.bytes(as_bytes(&pages));
-    let (cache, count) = (source.cache.clone(), 3);
-    rig.run([Op::ExportPages(ExportPages { cache, staging: staging.clone(), pages, verdicts: verdicts.clone(), count })]);
-    let mut pages: Vec<StagedPage> = (0..3).map(|i| staged(&target, i)).collect();
-    pages[1].tag ^= 1; // the second page has a new owner
-    let pages = rig.bytes(as_bytes(&pages));
-    let before = rig.read(&target.cache.pages);
-    let (cache, from_layout) = (target.cache.clone(), source_layout.clone());
-    rig.run([Op::ImportPages(ImportPages { cache, from: from_layout, staging, pages, verdicts: verdicts.clone(), count })]);
-    assert_eq!(rig.read_words(&verdicts), [0, 1, 0, 0, 0, 0, 0, 0]);
-    let got = rig.read(&target.cache.pages);
-    let mut want = before;
-    let source_pages = rig.read(&source.cache.pages);
-    let size = target_layout.page_bytes();
-    for i in [0, 2] {
-        let from_page = &source_pages[source.sequences[0].table[i].page as usize * size_of_page(&source_layout)..];
-        let to_page = target.sequences[0].table[i].page as usize * size;
-        let tokens = if i == 2 { 16 } else { 32 };
-        convert(from_page, &source_layout, &mut want[to_page..][..size], &target_layout, tokens);
-    }
-    let first = got.iter().zip(&want).position(|(g, w)| g != w);
-    assert_eq!(first, None, "import {from} as {to}: first byte that differs");
-}
-
-fn size_of_page(layout: &KvLayout) -> usize {
-    layout.page_bytes()
-}
-
-fn convert(from: &[u8], from_layout: &KvLayout, to: &mut [u8], to_layout: &KvLayout, tokens: usize) {
-    if from_layout == to_layout && tokens == to_layout.page_tokens {
-        to.copy_from_slice(&from[..to.len()]);
-        return;
-    }
-    for (plane, p) in from_layout.planes.iter().enumerate() {
-        for layer in 0..p.layers {
-            for head in 0..p.heads {
-                for token in 0..tokens {
-                    let block = &from[from_layout.block_offset(plane, layer)..];
-                    let value = |channel| decode(block, p, Slot { plane, layer, head, channel }, token) as f32;
-                    let values: Vec<f32> = (0..p.width).map(value).collect();
-                    put(to, to_layout, Slot { plane, layer, head, channel: 0 }, token, &values);
-                }
-            }
-        }
-    }
 }

@@ -2,12 +2,12 @@
 //! `Invalid` and touch nothing.
 
 use millrace_ops::{
-    ApplyTags, Attend, BackendError, Buffer, Embed, ExportPages, GatherRows, ImportPages, KvFormat, KvLayout, Linear, LinearMode,
-    Op, RmsNorm, Rope, RowOrder, Sample, SamplerParams, Segment, SiluMul, StagedPage, TagDelta, TensorData, TensorView, Upload,
-    WeightFormat, WriteKv, as_bytes,
+    ApplyTags, Attend, BackendError, Buffer, Embed, ExportPages, GatherRows, ImportPages, KvCache, KvFormat, KvLayout, Linear,
+    LinearMode, NormHeads, NormKind, Op, PlaneColumns, PlaneShape, RmsNorm, Rope, RopePairs, RowOrder, Sample, SamplerParams,
+    Segment, SiluMul, StagedPage, TagDelta, TensorData, TensorView, Upload, WeightFormat, WriteKv, as_bytes,
 };
 
-use super::{Rig, World, upload};
+use super::{Rig, World, keys_and_values, upload};
 
 pub(crate) fn suite(rig: &mut Rig<'_>) {
     sizes(rig);
@@ -45,11 +45,55 @@ fn sizes(rig: &mut Rig<'_>) {
     refused(rig, "linear bias", [Op::Linear(Linear { out: rig_buffer(rig), bias: Some(few(&small)), ..linear })]);
     refused(rig, "embed", [Op::Embed(Embed { table, tokens: few(&small), out: x(), rows: 16 })]);
     let frequencies = few(&small);
-    let rope =
-        Rope { x: x(), stride: 16, offset: 1, heads: 1, head_dim: 16, frequencies, rotary: 16, positions: few(&small), rows: 2 };
+    let rope = Rope {
+        x: x(),
+        stride: 16,
+        offset: 1,
+        heads: 1,
+        head_dim: 16,
+        frequencies,
+        rotary: 16,
+        pairs: RopePairs::Halves,
+        amplitude: 1.0,
+        positions: few(&small),
+        rows: 2,
+    };
     refused(rig, "rope columns", [Op::Rope(rope.clone())]);
     refused(rig, "rope pairs", [Op::Rope(Rope { stride: 17, rotary: 15, ..rope.clone() })]);
-    refused(rig, "rope rows", [Op::Rope(Rope { stride: 17, rows: 16, ..rope })]);
+    refused(rig, "rope rows", [Op::Rope(Rope { stride: 17, rows: 16, ..rope.clone() })]);
+    refused(rig, "rope heads that overlap", [Op::Rope(Rope { stride: 64, heads: 2, head_dim: 15, ..rope.clone() })]);
+    refused(rig, "rope overflow", [Op::Rope(Rope { heads: usize::MAX, head_dim: usize::MAX, ..rope })]);
+    norms(rig, (&small, &large));
+}
+
+fn norms(rig: &mut Rig<'_>, (small, large): (&Buffer, &Buffer)) {
+    let (x, other) = (large.clone(), rig_buffer(rig));
+    let (weight, bias) = (other.clone(), Some(other));
+    let norm = NormHeads {
+        x: x.clone(),
+        stride: 40,
+        offset: 8,
+        heads: 2,
+        width: 16,
+        kind: NormKind::Layer,
+        weight,
+        bias,
+        eps: 0.0,
+        rows: 4,
+    };
+    let few = small.clone();
+    for (what, norm) in [
+        ("norm columns", NormHeads { offset: 9, ..norm.clone() }),
+        ("norm rows", NormHeads { rows: 26, ..norm.clone() }),
+        ("norm width", NormHeads { width: 0, ..norm.clone() }),
+        ("norm weight", NormHeads { weight: few.clone(), ..norm.clone() }),
+        ("norm bias", NormHeads { bias: Some(few), ..norm.clone() }),
+        ("norm weight alias", NormHeads { weight: x.clone(), ..norm.clone() }),
+        ("norm bias alias", NormHeads { bias: Some(x), ..norm.clone() }),
+        ("norm overflow", NormHeads { heads: usize::MAX, ..norm }),
+    ] {
+        refused(rig, what, [Op::NormHeads(norm)]);
+    }
 }
 
 fn rig_buffer(rig: &Rig<'_>) -> Buffer {
@@ -64,11 +108,9 @@ fn inputs(rig: &mut Rig<'_>) {
     let write = WriteKv {
         cache: cache.clone(),
         step: step.clone(),
-        layer: 0,
         x: x.clone(),
         stride: 32,
-        key_offset: 0,
-        value_offset: 16,
+        planes: keys_and_values(0, 0, 16),
         rows: 8,
         sequences: 2,
     };
@@ -85,7 +127,7 @@ fn inputs(rig: &mut Rig<'_>) {
         rows: 8,
         sequences: 2,
     };
-    refused(rig, "layer", [Op::WriteKv(WriteKv { layer: 1, ..write.clone() })]);
+    planes(rig, &write);
     refused(rig, "heads", [Op::Attend(Attend { heads: 0, ..attend.clone() })]);
     refused(rig, "sequences", [Op::Attend(Attend { sequences: 3, ..attend.clone() })]);
     refused(rig, "page count", [Op::WriteKv(WriteKv { cache: grown(&world), ..write.clone() })]);
@@ -120,6 +162,22 @@ fn inputs(rig: &mut Rig<'_>) {
     staged(rig, &world, layout);
 }
 
+fn planes(rig: &mut Rig<'_>, write: &WriteKv) {
+    let (keys, no_plane) = (PlaneColumns { plane: 0, layer: 0, offset: 0 }, PlaneColumns { plane: 2, layer: 0, offset: 0 });
+    for (what, planes) in [
+        ("layer", keys_and_values(1, 0, 16)),
+        ("plane", vec![keys, no_plane]),
+        ("columns", keys_and_values(0, 0, 17)),
+        ("columns that overflow", keys_and_values(0, usize::MAX, 16)),
+        ("the same plane twice", vec![keys, keys]),
+        ("no plane", vec![]),
+    ] {
+        refused(rig, what, [Op::WriteKv(WriteKv { planes, ..write.clone() })]);
+    }
+    let narrow = KvCache { layout: KvLayout::grouped_query(1, 1, 0, 16, KvFormat::Bf16), ..write.cache.clone() };
+    refused(rig, "plane of width 0", [Op::WriteKv(WriteKv { cache: narrow, ..write.clone() })]);
+}
+
 fn grown(world: &World) -> millrace_ops::KvCache {
     millrace_ops::KvCache { page_count: world.cache.page_count + 1, ..world.cache.clone() }
 }
@@ -148,9 +206,17 @@ fn staged(rig: &mut Rig<'_>, world: &World, layout: KvLayout) {
         let import = ImportPages { cache, from: layout.clone(), staging, pages, verdicts, count };
         refused(rig, what, [Op::ImportPages(import)]);
     }
-    let from = KvLayout::grouped_query(1, 1, 16, 32, KvFormat::Bf16);
     let pages = rig.bytes(as_bytes(&[fine]));
-    refused(rig, "page size", [Op::ImportPages(ImportPages { cache, from, staging, pages, verdicts, count: 1 })]);
+    let shape = PlaneShape { layers: 1, width: 16 };
+    for (what, from) in [
+        ("page size", KvLayout::grouped_query(1, 1, 16, 32, KvFormat::Bf16)),
+        ("heads", KvLayout::grouped_query(1, 2, 16, 16, KvFormat::Bf16)),
+        ("kinds of planes", KvLayout::latent(shape, Some(shape), 16, KvFormat::Bf16)),
+    ] {
+        let (cache, staging, verdicts) = (cache.clone(), staging.clone(), verdicts.clone());
+        let import = ImportPages { cache, from, staging, pages: pages.clone(), verdicts, count: 1 };
+        refused(rig, what, [Op::ImportPages(import)]);
+    }
 }
 
 fn later_submissions_do_not_run(rig: &mut Rig<'_>) {

@@ -3,6 +3,7 @@
 
 pub(crate) mod attention;
 mod cache;
+mod hand_off;
 mod invalid;
 mod rows;
 pub(crate) mod sampling;
@@ -10,8 +11,8 @@ pub(crate) mod sampling;
 use std::sync::Arc;
 
 use millrace_ops::{
-    Backend, BackendError, Buffer, KvCache, KvFormat, KvLayout, Op, PageEntry, Priority, Queue, SamplerParams, Segment,
-    StepBuffers, StepRecord, TagDelta, Upload, as_bytes,
+    Backend, BackendError, Buffer, KvCache, KvFormat, KvLayout, Op, PageEntry, PlaneColumns, PlaneKind, Priority, Queue,
+    SamplerParams, Segment, StepBuffers, StepRecord, TagDelta, Upload, as_bytes,
 };
 
 /// Runs every test of the suite. `tolerance`: the error allowed where results are sums of products of about 1.
@@ -19,6 +20,7 @@ pub(crate) fn backend_suite(backend: &dyn Backend, reader: &dyn Backend, toleran
     let mut rig = Rig::new(backend, reader, tolerance);
     rows::suite(&mut rig);
     cache::suite(&mut rig);
+    hand_off::suite(&mut rig);
     attention::suite(&mut rig);
     sampling::suite(&mut rig);
     invalid::suite(&mut rig);
@@ -215,12 +217,16 @@ impl World {
     /// The stored value of (sequence, position), decoded from page bytes.
     pub(crate) fn stored(&self, bytes: &[u8], sequence: usize, position: usize, at: Slot) -> f64 {
         let layout = &self.cache.layout;
-        let plane = &layout.planes[at.plane];
         let entry = self.sequences[sequence].table[position / layout.page_tokens];
         let token = position % layout.page_tokens;
         let block = entry.page as usize * layout.page_bytes() + layout.block_offset(at.plane, at.layer);
-        decode(&bytes[block..], plane, at, token)
+        decode(&bytes[block..], layout, at, token)
     }
+}
+
+/// Keys and values of grouped-query attention, as WriteKv takes them.
+pub(crate) fn keys_and_values(layer: usize, key_offset: usize, value_offset: usize) -> Vec<PlaneColumns> {
+    vec![PlaneColumns { plane: 0, layer, offset: key_offset }, PlaneColumns { plane: 1, layer, offset: value_offset }]
 }
 
 /// Which number of a token.
@@ -233,12 +239,16 @@ pub(crate) struct Slot {
 }
 
 /// The value at a slot of a layer's block.
-pub(crate) fn decode(block: &[u8], plane: &millrace_ops::PlaneLayout, at: Slot, token: usize) -> f64 {
+pub(crate) fn decode(block: &[u8], layout: &KvLayout, at: Slot, token: usize) -> f64 {
+    let plane = &layout.planes[at.plane];
     let index = plane.element_index(token, at.channel);
     let element = &block[at.head * plane.head_bytes() + index * plane.format.element_bytes()..];
     match plane.format {
         KvFormat::F32 => f64::from(f32::from_le_bytes([element[0], element[1], element[2], element[3]])),
         KvFormat::Bf16 => half::bf16::from_le_bytes([element[0], element[1]]).to_f64(),
+        KvFormat::Fp8 if plane.kind == PlaneKind::Latent => {
+            f64::from(millrace_ops::e4m3_to_f32(element[0])) * f64::from(layout.latent_scales.of(at.layer))
+        }
         KvFormat::Fp8 => {
             let scale = &block[plane.scales_offset(at.head) + token * 2..];
             f64::from(millrace_ops::e4m3_to_f32(element[0])) * half::bf16::from_le_bytes([scale[0], scale[1]]).to_f64()

@@ -1,8 +1,8 @@
 //! Operations over rows of floats. Knows no cache.
 
 use millrace_ops::{
-    Embed, GatherRows, Linear, LinearMode, Op, RmsNorm, Rope, RowOrder, SamplerParams, SiluMul, TensorData, TensorView, Weight,
-    WeightFormat, as_bytes,
+    Embed, GatherRows, Linear, LinearMode, NormHeads, NormKind, Op, RmsNorm, Rope, RopePairs, RowOrder, SamplerParams, SiluMul,
+    TensorData, TensorView, Weight, WeightFormat, as_bytes,
 };
 
 use super::{Rig, World, close, upload};
@@ -15,9 +15,8 @@ pub(crate) fn suite(rig: &mut Rig<'_>) {
             linear(rig, format, rows);
         }
     }
-    for (heads, head_dim, rotary) in [(9, 64, 64), (3, 32, 16), (1, 80, 80), (2, 10, 6), (2, 8, 0)] {
-        rope(rig, heads, head_dim, rotary);
-    }
+    ropes(rig);
+    norm_heads(rig);
     silu_mul(rig);
     gather(rig);
 }
@@ -82,9 +81,22 @@ fn linear(rig: &mut Rig<'_>, format: WeightFormat, rows: usize) {
     close(&format!("linear {format} of {rows} rows"), &rig.read_floats(&out), &want, tolerance);
 }
 
-fn rope(rig: &mut Rig<'_>, heads: usize, head_dim: usize, rotary: usize) {
-    let (rows, offset) = (7, 3);
-    let stride = offset + heads * head_dim + 5;
+/// Where rotary channels lie in a row.
+#[derive(Clone, Copy)]
+struct Rotary {
+    offset: usize,
+    heads: usize,
+    /// Columns from one head to the next.
+    head_dim: usize,
+    rotary: usize,
+    /// Columns behind the last head's channels.
+    tail: usize,
+}
+
+fn rope(rig: &mut Rig<'_>, pairs: RopePairs, amplitude: f32, at: Rotary) {
+    let Rotary { offset, heads, head_dim, rotary, tail } = at;
+    let rows = 7;
+    let stride = offset + (heads - 1) * head_dim + rotary + tail;
     let x = rig.random.floats(rows * stride);
     let positions: [u32; 7] = [0, 1, 63, 2048, 8191, 100_003, 131_071];
     let frequencies: Vec<f32> = (0..rotary / 2).map(|i| 100_000f32.powf(-2.0 * i as f32 / rotary as f32)).collect();
@@ -94,16 +106,61 @@ fn rope(rig: &mut Rig<'_>, heads: usize, head_dim: usize, rotary: usize) {
             for (i, frequency) in frequencies.iter().enumerate() {
                 // The angle in f32, as the reference implementations have it; the rest exact.
                 let (sin, cos) = f64::from(*position as f32 * frequency).sin_cos();
-                let low = row * stride + offset + head * head_dim + i;
-                let (a, b) = (want[low], want[low + rotary / 2]);
+                let (sin, cos) = (sin * f64::from(amplitude), cos * f64::from(amplitude));
+                let first = row * stride + offset + head * head_dim;
+                let (low, high) = match pairs {
+                    RopePairs::Halves => (first + i, first + i + rotary / 2),
+                    RopePairs::Adjacent => (first + 2 * i, first + 2 * i + 1),
+                };
+                let (a, b) = (want[low], want[high]);
                 want[low] = a * cos - b * sin;
-                want[low + rotary / 2] = b * cos + a * sin;
+                want[high] = b * cos + a * sin;
             }
         }
     }
     let (x, positions, frequencies) = (rig.floats(&x), rig.words(&positions), rig.floats(&frequencies));
-    rig.run([Op::Rope(Rope { x: x.clone(), stride, offset, heads, head_dim, frequencies, rotary, positions, rows })]);
-    close("rope", &rig.read_floats(&x), &want, 1e-6);
+    let rope = Rope { x: x.clone(), stride, offset, heads, head_dim, frequencies, rotary, pairs, amplitude, positions, rows };
+    rig.run([Op::Rope(rope)]);
+    close(&format!("rope {pairs:?}"), &rig.read_floats(&x), &want, 1e-6);
+}
+
+fn ropes(rig: &mut Rig<'_>) {
+    for (pairs, amplitude) in [(RopePairs::Halves, 1.0), (RopePairs::Adjacent, 1.0), (RopePairs::Adjacent, 1.369)] {
+        for (heads, head_dim, rotary) in [(9, 64, 64), (3, 32, 16), (1, 80, 80), (2, 10, 6), (2, 8, 0), (4, 192, 64)] {
+            rope(rig, pairs, amplitude, Rotary { offset: 3, heads, head_dim, rotary, tail: 5 });
+            // The rotary channels of the last head may end the row, its head's other columns lying before them.
+            rope(rig, pairs, amplitude, Rotary { offset: head_dim - rotary, heads, head_dim, rotary, tail: 0 });
+        }
+        // One head of rotary keys behind a latent.
+        rope(rig, pairs, amplitude, Rotary { offset: 512, heads: 1, head_dim: 0, rotary: 64, tail: 0 });
+    }
+}
+
+fn norm_heads(rig: &mut Rig<'_>) {
+    for (heads, width) in [(1, 512), (9, 128), (3, 48), (2, 17), (5, 1)] {
+        for (kind, with_bias) in [NormKind::Rms, NormKind::Layer].into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
+            let (rows, offset, eps) = (6, 3, 1e-5f32);
+            let stride = offset + heads * width + 2;
+            let x: Vec<f32> = rig.random.floats(rows * stride).iter().map(|v| v * 3.0 + 1.5).collect();
+            let (weights, biases) = (rig.random.floats(width), rig.random.floats(width));
+            let mut want: Vec<f64> = x.iter().map(|v| f64::from(*v)).collect();
+            for row in want.chunks_mut(stride) {
+                for run in row[offset..offset + heads * width].chunks_mut(width) {
+                    let mean = if kind == NormKind::Layer { run.iter().sum::<f64>() / width as f64 } else { 0.0 };
+                    let square = run.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / width as f64;
+                    let inverse = 1.0 / (square + f64::from(eps)).sqrt();
+                    for ((v, w), b) in run.iter_mut().zip(&weights).zip(&biases) {
+                        *v = (*v - mean) * inverse * f64::from(*w) + if with_bias { f64::from(*b) } else { 0.0 };
+                    }
+                }
+            }
+            let (x, weight) = (rig.floats(&x), rig.floats(&weights));
+            let bias = with_bias.then(|| rig.floats(&biases));
+            let op = NormHeads { x: x.clone(), stride, offset, heads, width, kind, weight, bias, eps, rows };
+            rig.run([Op::NormHeads(op)]);
+            close(&format!("norm_heads {kind:?} of {width}"), &rig.read_floats(&x), &want, 4e-6);
+        }
+    }
 }
 
 fn silu_mul(rig: &mut Rig<'_>) {
