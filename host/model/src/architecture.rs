@@ -1,16 +1,27 @@
 //! Model architectures behind one object-safe trait, and the list of those that are built in. Knows no device, page owner or
-//! policy; a new architecture is a new module and a line in [`KNOWN`].
+//! policy; a new architecture is a new module that reads a specification from a configuration, and a line in [`KNOWN`].
 
-pub(crate) mod llama;
+mod deepseek_v3;
+mod glm4_moe;
+mod glm_moe_dsa;
+mod kimi_k2;
+mod llama;
+mod qwen2;
+mod qwen3;
+mod qwen3_moe;
 
 use millrace_core::StageRecipe;
-use millrace_ops::{Backend, Buffer, KvCache, KvFormat, KvLayout, Queue, StepBuffers};
+use millrace_ops::{Backend, KvCache, KvFormat, KvLayout, Queue, StepBuffers};
 
+use crate::layers::{Activations, Decoder};
+use crate::spec::ModelSpec;
 use crate::{Checkpoint, CheckpointError, Config, ModelError, WeightCache};
-use llama::{LlamaConfig, LlamaModel};
 
 /// A loaded model. It owns weights and nothing else: pages, step buffers and activations are handed in.
 pub trait Architecture: Send + Sync {
+    /// What the model is made of.
+    fn spec(&self) -> &ModelSpec;
+
     /// Layout of a page of `page_tokens` tokens, a multiple of 16.
     fn kv_layout(&self, format: KvFormat, page_tokens: usize) -> KvLayout;
 
@@ -35,29 +46,6 @@ pub trait Architecture: Send + Sync {
     fn forward(&self, queue: &mut dyn Queue, step: &StepShape<'_>);
 }
 
-/// Working memory of one engine's steps; every buffer is f32, row-major.
-#[derive(Debug, Clone)]
-pub struct Activations {
-    /// `[max_sequences, vocab]`.
-    pub logits: Buffer,
-    /// `[max_rows, hidden]`: the residual stream.
-    pub(crate) hidden: Buffer,
-    /// `[max_rows, hidden]`.
-    pub(crate) normed: Buffer,
-    /// `[max_rows, (heads + 2 * kv_heads) * head_dim]`: queries, keys, values.
-    pub(crate) qkv: Buffer,
-    /// `[max_rows, heads * head_dim]`.
-    pub(crate) attended: Buffer,
-    /// `[max_rows, 2 * intermediate]`.
-    pub(crate) gate_up: Buffer,
-    /// `[max_rows, intermediate]`.
-    pub(crate) gated: Buffer,
-    /// `[max_sequences, hidden]`: `hidden` of the rows that draw a token.
-    pub(crate) last_hidden: Buffer,
-    /// `[max_sequences, heads * head_dim]`: `attended` of the same.
-    pub(crate) last_attended: Buffer,
-}
-
 /// Which rows of a step get logits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Logits {
@@ -80,44 +68,40 @@ pub struct StepShape<'a> {
     pub logits: Logits,
 }
 
-/// What a configuration says about a model before its weights are read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ModelFacts {
-    pub layers: usize,
-    pub hidden: usize,
-    pub vocab: usize,
-    /// Longest context in tokens.
-    pub max_tokens: usize,
-    pub kv_heads: usize,
-    pub head_dim: usize,
-}
-
 struct Entry {
-    /// Model class of hub configurations, GGUF architecture.
-    names: [&'static str; 2],
-    facts: fn(&Config) -> Result<ModelFacts, CheckpointError>,
-    load: Load,
+    /// Model classes and types of hub configurations, GGUF architectures.
+    names: &'static [&'static str],
+    spec: fn(&Config) -> Result<ModelSpec, CheckpointError>,
 }
 
-type Load = fn(&Checkpoint, &dyn Backend, StageRecipe, &mut WeightCache) -> Result<Box<dyn Architecture>, ModelError>;
-
-const KNOWN: [Entry; 1] = [Entry {
-    names: ["LlamaForCausalLM", "llama"],
-    facts: |config| Ok(LlamaConfig::new(config)?.facts()),
-    load: |checkpoint, backend, recipe, cache| Ok(Box::new(LlamaModel::load(checkpoint, backend, recipe, cache)?)),
-}];
+const KNOWN: [Entry; 8] = [
+    Entry { names: &["LlamaForCausalLM", "llama"], spec: llama::spec },
+    Entry { names: &["Qwen2ForCausalLM", "qwen2"], spec: qwen2::spec },
+    Entry { names: &["Qwen3ForCausalLM", "qwen3"], spec: qwen3::spec },
+    Entry { names: &["Qwen3MoeForCausalLM", "qwen3_moe"], spec: qwen3_moe::spec },
+    Entry { names: &["DeepseekV3ForCausalLM", "deepseek_v3"], spec: deepseek_v3::spec },
+    Entry { names: &["KimiK25ForConditionalGeneration", "kimi_k25", "KimiK2ForCausalLM", "kimi_k2"], spec: kimi_k2::spec },
+    Entry { names: &["Glm4MoeForCausalLM", "glm4_moe"], spec: glm4_moe::spec },
+    Entry { names: &["GlmMoeDsaForCausalLM", "glm_moe_dsa"], spec: glm_moe_dsa::spec },
+];
 
 /// Names that a checkpoint's configuration may give.
 pub fn known_architectures() -> Vec<&'static str> {
-    KNOWN.iter().flat_map(|entry| entry.names).collect()
+    KNOWN.iter().flat_map(|entry| entry.names).copied().collect()
 }
 
 /// Checks the whole configuration without reading weights.
 ///
 /// # Errors
 /// [`ModelError::UnknownArchitecture`], or [`CheckpointError::Config`] for impossible values.
-pub fn facts(checkpoint: &Checkpoint) -> Result<ModelFacts, ModelError> {
-    Ok((entry(checkpoint)?.facts)(checkpoint.config())?)
+pub fn spec_of(config: &Config) -> Result<ModelSpec, ModelError> {
+    let found = config.architecture();
+    let entry = KNOWN.iter().find(|entry| entry.names.contains(&found)).ok_or_else(|| ModelError::UnknownArchitecture {
+        path: config.path().to_path_buf(),
+        found: found.chars().take(64).collect(),
+        known: known_architectures().join(", "),
+    })?;
+    Ok((entry.spec)(config)?)
 }
 
 /// Loads the checkpoint's model with `recipe` on `backend`. `cache` belongs to that backend.
@@ -130,14 +114,9 @@ pub fn load(
     recipe: StageRecipe,
     cache: &mut WeightCache,
 ) -> Result<Box<dyn Architecture>, ModelError> {
-    (entry(checkpoint)?.load)(checkpoint, backend, recipe, cache)
+    let spec = spec_of(checkpoint.config())?;
+    Ok(Box::new(Decoder::load(spec, checkpoint, backend, recipe, cache)?))
 }
 
-fn entry(checkpoint: &Checkpoint) -> Result<&'static Entry, ModelError> {
-    let found = checkpoint.config().architecture();
-    KNOWN.iter().find(|entry| entry.names.contains(&found)).ok_or_else(|| ModelError::UnknownArchitecture {
-        path: checkpoint.path().to_path_buf(),
-        found: found.chars().take(64).collect(),
-        known: known_architectures().join(", "),
-    })
-}
+#[cfg(test)]
+mod tests;

@@ -11,6 +11,7 @@ mod stored;
 mod view;
 mod vocab;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -29,6 +30,9 @@ use view::Views;
 
 /// A template is a page of text; this bounds what its compiler is given.
 const MAX_TEMPLATE: usize = 1 << 20;
+
+/// Before the names of the text model's tensors in a wrapper.
+const WRAPPED: &str = "language_model.";
 
 /// An open checkpoint. Its files stay mapped until it is dropped and must not be shortened meanwhile; to replace one, rename
 /// a new file over it.
@@ -86,13 +90,18 @@ impl Checkpoint {
     /// [`CheckpointError::MissingTensor`], or what is wrong with it.
     pub fn tensor(&self, name: &str) -> Result<TensorView<'_>, CheckpointError> {
         let table = self.source.parts().1;
-        Views { table, quantization: &self.quantization, path: &self.path }.view(name)
+        Views { table, quantization: &self.quantization, path: &self.path }.view(&self.stored_name(name))
+    }
+
+    /// The name that a tensor of the text model is stored under: wrappers put theirs before it.
+    fn stored_name<'n>(&self, name: &'n str) -> Cow<'n, str> {
+        if self.config().is_wrapped() { format!("{WRAPPED}{name}").into() } else { name.into() }
     }
 
     /// Whether [`Self::tensor`] has something to look at.
     pub fn has_tensor(&self, name: &str) -> bool {
-        let entries = &self.source.parts().1.entries;
-        entries.contains_key(name) || entries.contains_key(&format!("{name}_packed"))
+        let (entries, name) = (&self.source.parts().1.entries, self.stored_name(name));
+        entries.contains_key(name.as_ref()) || entries.contains_key(&format!("{name}_packed"))
     }
 
     /// The values of a vector of `length` elements, rotary pairs put in the hub's order.
@@ -113,8 +122,9 @@ impl Checkpoint {
     /// Whether projections are stored quantized (tables do not count): then those that are not were left so by intent.
     pub fn is_quantized(&self) -> bool {
         let tables = ["model.embed_tokens.weight", "lm_head.weight"];
+        let tables = tables.map(|name| self.stored_name(name));
         let entries = &self.source.parts().1.entries;
-        entries.iter().any(|(name, t)| t.kind.is_quantized() && !tables.contains(&name.as_str()))
+        entries.iter().any(|(name, t)| t.kind.is_quantized() && !tables.iter().any(|table| table == name))
     }
 
     /// # Errors

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! GGUF file ------+                    +- prepare_weight --> weights, shared by a WeightCache
-//!                 +--> Checkpoint --> Architecture (Llama ..)
+//!                 +--> Checkpoint --> ModelSpec --> layers
 //! hub directory --+    names, bytes    +- forward(step) --> operations on a queue
 //! ```
 //!
@@ -15,10 +15,12 @@ mod architecture;
 mod checkpoint;
 mod error;
 pub mod eval;
+mod layers;
+pub mod spec;
 mod weights;
 
-pub use architecture::llama::{LlamaConfig, LlamaModel, RopeScaling};
-pub use architecture::{Activations, Architecture, Logits, ModelFacts, StepShape, facts, known_architectures, load};
+pub use architecture::{Architecture, Logits, StepShape, known_architectures, load, spec_of};
 pub use checkpoint::{Checkpoint, Config, Flag, GgufVocabData, TokenizerSource};
+pub use layers::Activations;
 pub use error::{CheckpointError, ModelError};
 pub use weights::{Role, WeightCache, weight_format};

@@ -1,6 +1,7 @@
 //! From tensors of a checkpoint to weights and vectors on a device: which format, fused how, shared with whom.
 //! Does not know any architecture.
 
+mod absorbed;
 mod cache;
 mod loader;
 mod rule;

@@ -9,7 +9,7 @@ use common::gguf;
 use common::{Lcg, fixture};
 use millrace_core::StageRecipe;
 use millrace_cpu::{CpuBackend, CpuCompute, CpuOptions};
-use millrace_model::{Checkpoint, WeightCache, facts, load};
+use millrace_model::{Checkpoint, WeightCache, load, spec_of};
 
 /// Far above what the small files need, far below what their lies ask for.
 const MEMORY_BOUND: u64 = 400 << 20;
@@ -124,7 +124,7 @@ fn survey(path: &Path, backend: Option<&CpuBackend>) -> bool {
             return false;
         }
     };
-    let mut fine = checkpoint.tokenizer().is_ok() && facts(&checkpoint).is_ok();
+    let mut fine = checkpoint.tokenizer().is_ok() && spec_of(checkpoint.config()).is_ok();
     let _ = (checkpoint.summary(), checkpoint.chat_template(), checkpoint.eos_tokens(), checkpoint.digest());
     for name in checkpoint.tensor_names() {
         for name in [name, name.trim_end_matches("_packed")] {

@@ -9,7 +9,8 @@ use half::bf16;
 use millrace_core::StageRecipe;
 use millrace_cpu::CpuCompute;
 use millrace_model::eval::{EvalOptions, logits};
-use millrace_model::{Checkpoint, ModelFacts, TokenizerSource, WeightCache, facts, load};
+use millrace_model::spec::AttentionSpec;
+use millrace_model::{Checkpoint, TokenizerSource, WeightCache, load, spec_of};
 use millrace_ops::TensorFormat;
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 
@@ -55,8 +56,10 @@ fn formats_are_per_tensor() {
     }
     let checkpoint = Checkpoint::open(&fixture("llama-bf16")).unwrap();
     assert!(!checkpoint.is_quantized());
-    let wanted = ModelFacts { layers: 2, hidden: 128, vocab: 256, max_tokens: 512, kv_heads: 2, head_dim: 32 };
-    assert_eq!(facts(&checkpoint).unwrap(), wanted);
+    let spec = spec_of(checkpoint.config()).unwrap();
+    assert_eq!((spec.layers.len(), spec.hidden, spec.vocab, spec.max_tokens), (2, 128, 256, 512));
+    let AttentionSpec::GroupedQuery(attention) = spec.attention else { panic!("{spec:?}") };
+    assert_eq!((attention.kv_heads, attention.head_dim), (2, 32));
 }
 
 /// A directory with the fixture's weights and the given small files.

@@ -10,7 +10,8 @@ use common::cpu;
 use millrace_core::{KvFormat, StageRecipe};
 use millrace_cpu::CpuCompute;
 use millrace_model::eval::{EvalOptions, argmax, greedy, log_sum_exp, visit_logits};
-use millrace_model::{Architecture, Checkpoint, TokenizerSource, WeightCache, facts, load};
+use millrace_model::spec::AttentionSpec;
+use millrace_model::{Architecture, Checkpoint, TokenizerSource, WeightCache, load, spec_of};
 use millrace_ops::{Backend, TensorFormat};
 use serde_json::Value;
 
@@ -111,9 +112,10 @@ fn what_the_file_says() {
     let start = Instant::now();
     let checkpoint = open();
     println!("opened in {:?}: {}", start.elapsed(), checkpoint.summary());
-    let facts = facts(&checkpoint).unwrap();
-    assert_eq!((facts.layers, facts.hidden, facts.vocab, facts.max_tokens), (30, 576, 49_152, 8192));
-    assert_eq!((facts.kv_heads, facts.head_dim), (3, 64));
+    let spec = spec_of(checkpoint.config()).unwrap();
+    assert_eq!((spec.layers.len(), spec.hidden, spec.vocab, spec.max_tokens), (30, 576, 49_152, 8192));
+    let AttentionSpec::GroupedQuery(attention) = spec.attention else { panic!("{spec:?}") };
+    assert_eq!((attention.kv_heads, attention.head_dim), (3, 64));
     assert_eq!(checkpoint.eos_tokens(), [2]);
     assert!(checkpoint.chat_template().unwrap().contains("SmolLM"));
     assert_eq!(checkpoint.tensor("model.embed_tokens.weight").unwrap().format(), TensorFormat::Q8_0);

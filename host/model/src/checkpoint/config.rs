@@ -17,6 +17,8 @@ pub struct Config {
     architecture: String,
     /// Put before keys in messages: `rope_parameters.`.
     prefix: String,
+    /// The values are those of the text model inside a wrapper.
+    wrapped: bool,
     values: Map<String, Value>,
     /// A key as the file spells it, for messages.
     spell: fn(&str) -> String,
@@ -24,7 +26,7 @@ pub struct Config {
 
 impl Config {
     pub(crate) fn new(path: &Path, architecture: String, values: Map<String, Value>, spell: fn(&str) -> String) -> Self {
-        Self { path: path.to_path_buf(), architecture, prefix: String::new(), values, spell }
+        Self { path: path.to_path_buf(), architecture, prefix: String::new(), wrapped: false, values, spell }
     }
 
     /// Reads the text of a `config.json`.
@@ -39,7 +41,29 @@ impl Config {
         let architecture = named.map(str::to_owned);
         let mut config = Self::new(path, String::new(), values, str::to_owned);
         config.architecture = architecture.ok_or_else(|| config.wrong("architectures", "names no model class"))?;
+        config.unwrap_text_model();
         Ok(config)
+    }
+
+    /// Wrappers of several models keep the text model's values in a table of its own, beside a few of theirs.
+    fn unwrap_text_model(&mut self) {
+        if let Some(Value::Object(inner)) = self.values.get("text_config") {
+            let mut inner = inner.clone();
+            for (key, value) in &self.values {
+                let ours = !matches!(key.as_str(), "text_config" | "vision_config" | "architectures" | "model_type");
+                if ours && inner.get(key).is_none_or(Value::is_null) {
+                    inner.insert(key.clone(), value.clone());
+                }
+            }
+            self.values = inner;
+            self.wrapped = true;
+            self.prefix = "text_config.".to_owned();
+        }
+    }
+
+    /// Whether the values are those of the text model inside a wrapper.
+    pub fn is_wrapped(&self) -> bool {
+        self.wrapped
     }
 
     /// The file that the values came from.
@@ -70,6 +94,47 @@ impl Config {
         match value.as_u64().filter(|n| (1..=MAX_SIZE).contains(n)).and_then(|n| usize::try_from(n).ok()) {
             Some(size) => Ok(Some(size)),
             None => Err(self.wrong(key, format!("is {}, not an integer from 1 to {MAX_SIZE}", brief(value)))),
+        }
+    }
+
+    /// A count, 0 to 2^28.
+    pub fn optional_count(&self, key: &str) -> Result<Option<usize>, CheckpointError> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        match value.as_u64().filter(|n| *n <= MAX_SIZE).and_then(|n| usize::try_from(n).ok()) {
+            Some(count) => Ok(Some(count)),
+            None => Err(self.wrong(key, format!("is {}, not an integer from 0 to {MAX_SIZE}", brief(value)))),
+        }
+    }
+
+    /// A list of counts.
+    pub fn counts(&self, key: &str) -> Result<Option<Vec<usize>>, CheckpointError> {
+        let count = |v: &Value| v.as_u64().filter(|n| *n <= MAX_SIZE).and_then(|n| usize::try_from(n).ok());
+        match self.value(key) {
+            None => Ok(None),
+            Some(Value::Array(list)) if list.iter().all(|v| count(v).is_some()) => {
+                Ok(Some(list.iter().filter_map(count).collect()))
+            }
+            Some(other) => Err(self.wrong(key, format!("is {}, not a list of counts", brief(other)))),
+        }
+    }
+
+    /// A list of strings.
+    pub fn texts(&self, key: &str) -> Result<Option<Vec<&str>>, CheckpointError> {
+        match self.value(key) {
+            None => Ok(None),
+            Some(Value::Array(list)) if list.iter().all(Value::is_string) => {
+                Ok(Some(list.iter().filter_map(Value::as_str).collect()))
+            }
+            Some(other) => Err(self.wrong(key, format!("is {}, not a list of strings", brief(other)))),
+        }
+    }
+
+    /// A finite number.
+    pub fn optional_number(&self, key: &str) -> Result<Option<f64>, CheckpointError> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        match value.as_f64().filter(|n| (*n as f32).is_finite()) {
+            Some(number) => Ok(Some(number)),
+            None => Err(self.wrong(key, format!("is {}, not a number", brief(value)))),
         }
     }
 
@@ -113,6 +178,7 @@ impl Config {
                 path: self.path.clone(),
                 architecture: self.architecture.clone(),
                 prefix: format!("{}{key}.", self.prefix),
+                wrapped: self.wrapped,
                 values: values.clone(),
                 spell: self.spell,
             })),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use millrace_core::StageRecipe;
-use millrace_ops::{Backend, Buffer, Op, Priority, TensorView, Upload, Weight};
+use millrace_ops::{Backend, Buffer, Op, Priority, TensorView, Upload, Weight, WeightFormat};
 
 use super::cache::{WeightCache, WeightKey};
 use super::rule::{Role, weight_format};
@@ -89,12 +89,17 @@ impl<'a> WeightLoader<'a> {
         let left = self.quantized && formats.iter().any(|&f| !is_quantized(f));
         let role = if left { Role::Kept } else { role };
         let format = weight_format(self.recipe, role, &formats);
-        let names: Vec<String> = stack.parts.iter().map(|(name, _)| name.clone()).collect();
+        self.prepared(&views, format)
+    }
+
+    /// Views stacked along their rows in `format`, shared with whoever asked for the same before.
+    pub(super) fn prepared(&mut self, views: &[TensorView<'_>], format: WeightFormat) -> Result<Weight, ModelError> {
+        let names: Vec<String> = views.iter().map(|view| view.name.to_owned()).collect();
         let key = WeightKey::new(self.checkpoint.digest(), &names, format);
         let weight = match self.cache.get(&key) {
             Some(weight) => weight,
             None => {
-                let weight = self.backend.prepare_weight(&views, format)?;
+                let weight = self.backend.prepare_weight(views, format)?;
                 self.cache.put(key, weight.clone());
                 weight
             }
@@ -103,7 +108,15 @@ impl<'a> WeightLoader<'a> {
         Ok(weight)
     }
 
-    fn checked(&self, name: &str, rows: usize, cols: usize) -> Result<TensorView<'a>, CheckpointError> {
+    pub(super) fn recipe(&self) -> StageRecipe {
+        self.recipe
+    }
+
+    pub(crate) fn checkpoint(&self) -> &'a Checkpoint {
+        self.checkpoint
+    }
+
+    pub(super) fn checked(&self, name: &str, rows: usize, cols: usize) -> Result<TensorView<'a>, CheckpointError> {
         let view = self.checkpoint.tensor(name)?;
         if (view.rows, view.cols) != (rows, cols) {
             let why = format!("has shape [{}, {}], the config asks for [{rows}, {cols}]", view.rows, view.cols);

@@ -30,6 +30,18 @@ pub fn weight_format(recipe: StageRecipe, role: Role, stored: &[TensorFormat]) -
     }
 }
 
+/// The format of a projection that is taken apart and transposed, so that its stored codes and scales fit no more: what is
+/// stored in floats keeps its format; what is stored in codes is held exactly in `f32` where the recipe asks for what is
+/// stored, and in `bf16` under the other recipes.
+pub(super) fn absorbed_format(recipe: StageRecipe, stored: TensorFormat) -> WeightFormat {
+    match (recipe, as_stored(stored)) {
+        (StageRecipe::Bf16, _) => WeightFormat::Bf16,
+        (_, floats @ (WeightFormat::F32 | WeightFormat::Bf16)) => floats,
+        (StageRecipe::Stored, _) => WeightFormat::F32,
+        _ => WeightFormat::Bf16,
+    }
+}
+
 /// The prepared format that changes nothing.
 fn as_stored(format: TensorFormat) -> WeightFormat {
     match format {

@@ -1,0 +1,38 @@
+//! DeepSeek-V3 and R1: attention over latents, experts in groups behind the first dense layers.
+//! Source: DeepSeek-V3 (2024), DeepseekV3ForCausalLM of transformers.
+
+use crate::spec::{AttentionSpec, FeedForwardSpec, Indexing, LayerSpec, ModelSpec, read};
+use crate::{CheckpointError, Config};
+
+pub(super) fn spec(config: &Config) -> Result<ModelSpec, CheckpointError> {
+    let outline = read::outline(config)?;
+    let attention = read::latent(config)?;
+    let dense_layers = config.optional_count("first_k_dense_replace")?.unwrap_or(0);
+    let every = config.optional_size("moe_layer_freq")?.unwrap_or(1);
+    let has_experts = |layer: usize| layer >= dense_layers && layer.is_multiple_of(every);
+    let feed_forward = feed_forward(config, outline.layers, has_experts)?;
+    let (prediction_layers, skipped) = read::prediction_layers(config)?;
+    let model = outline.model(AttentionSpec::Latent(attention), |layer| LayerSpec {
+        indexing: Indexing::Dense,
+        feed_forward: feed_forward(layer),
+    });
+    Ok(ModelSpec { prediction_layers, skipped: skipped.into_iter().collect(), ..model })
+}
+
+/// Dense layers, and DeepSeek's experts where `has_experts` says so; keys of a kind that no layer has are not read.
+pub(super) fn feed_forward(
+    config: &Config,
+    layers: usize,
+    has_experts: impl Fn(usize) -> bool,
+) -> Result<impl Fn(usize) -> FeedForwardSpec, CheckpointError> {
+    let experts = match (0..layers).any(&has_experts) {
+        true => Some(FeedForwardSpec::Experts(read::sigmoid_experts(config)?)),
+        false => None,
+    };
+    let dense = match (0..layers).all(&has_experts) {
+        true => None,
+        false => Some(read::dense(config)?),
+    };
+    let none = FeedForwardSpec::Dense { intermediate: 0, bias: false };
+    Ok(move |layer: usize| if has_experts(layer) { experts } else { dense }.unwrap_or(none))
+}

@@ -1,0 +1,23 @@
+//! GLM-4.5 to 4.7: grouped-query attention with partly rotary heads, DeepSeek's experts behind the first dense layers.
+//! Source: Glm4MoeForCausalLM of transformers.
+
+use super::deepseek_v3;
+use crate::spec::{AttentionSpec, GroupedQuerySpec, Indexing, LayerSpec, ModelSpec, read};
+use crate::{CheckpointError, Config, Flag};
+
+pub(super) fn spec(config: &Config) -> Result<ModelSpec, CheckpointError> {
+    let outline = read::outline(config)?;
+    let attention = GroupedQuerySpec {
+        input_bias: config.flag("attention_bias", Flag::Off)?,
+        head_norms: config.flag("use_qk_norm", Flag::Off)?,
+        ..read::grouped_query(config, outline.hidden)?
+    };
+    let dense_layers = config.optional_count("first_k_dense_replace")?.unwrap_or(1);
+    let feed_forward = deepseek_v3::feed_forward(config, outline.layers, |layer| layer >= dense_layers)?;
+    let (prediction_layers, skipped) = read::prediction_layers(config)?;
+    let model = outline.model(AttentionSpec::GroupedQuery(attention), |layer| LayerSpec {
+        indexing: Indexing::Dense,
+        feed_forward: feed_forward(layer),
+    });
+    Ok(ModelSpec { prediction_layers, skipped: skipped.into_iter().collect(), ..model })
+}

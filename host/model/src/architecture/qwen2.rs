@@ -1,0 +1,12 @@
+//! Qwen2 (and 2.5): a Llama whose q, k and v have biases. Source: Qwen2ForCausalLM of transformers.
+
+use crate::spec::{AttentionSpec, Indexing, LayerSpec, ModelSpec, read};
+use crate::{CheckpointError, Config};
+
+pub(super) fn spec(config: &Config) -> Result<ModelSpec, CheckpointError> {
+    let outline = read::outline(config)?;
+    let mut attention = read::grouped_query(config, outline.hidden)?;
+    attention.input_bias = true;
+    let layer = LayerSpec { indexing: Indexing::Dense, feed_forward: read::dense(config)? };
+    Ok(outline.model(AttentionSpec::GroupedQuery(attention), |_| layer))
+}
