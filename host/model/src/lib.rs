@@ -21,6 +21,6 @@ mod weights;
 
 pub use architecture::{Architecture, Logits, StepShape, known_architectures, load, spec_of};
 pub use checkpoint::{Checkpoint, Config, Flag, GgufVocabData, TokenizerSource};
-pub use layers::Activations;
 pub use error::{CheckpointError, ModelError};
+pub use layers::Activations;
 pub use weights::{Role, WeightCache, weight_format};

@@ -1,18 +1,20 @@
-//! The fixtures' logits and greedy continuations against HF transformers, with reference and fast compute.
+//! The fixtures' logits and greedy continuations against HF transformers, with reference and fast compute. Those under
+//! tests/data/odd-* were made by tests/make_fixtures.py; `MILLRACE_FIXTURES` names a directory of more.
 
 mod common;
 
+use std::path::Path;
 use std::sync::Arc;
 
-use common::{FIXTURES, cpu, distance, expected, fixture, median_distance};
+use common::{cpu, distance, expected, fixture, fixtures, median_distance, name};
 use millrace_core::{KvFormat, StageRecipe};
 use millrace_cpu::{CpuBackend, CpuCompute, StrictBackend};
 use millrace_model::eval::{EvalOptions, greedy, logits};
 use millrace_model::{Architecture, Checkpoint, WeightCache, load};
 
-fn model(name: &str, backend: &CpuBackend, recipe: StageRecipe) -> Box<dyn Architecture> {
-    let checkpoint = Checkpoint::open(&fixture(name)).unwrap();
-    load(&checkpoint, backend, recipe, &mut WeightCache::new()).unwrap()
+fn model(path: &Path, backend: &CpuBackend, recipe: StageRecipe) -> Box<dyn Architecture> {
+    let checkpoint = Checkpoint::open(path).unwrap_or_else(|e| panic!("{e}"));
+    load(&checkpoint, backend, recipe, &mut WeightCache::new()).unwrap_or_else(|e| panic!("{e}"))
 }
 
 fn options(chunk: usize) -> EvalOptions {
@@ -22,9 +24,9 @@ fn options(chunk: usize) -> EvalOptions {
 #[test]
 fn reference_compute_agrees_to_2e_5_and_greedy_ids_exactly() {
     let backend = cpu(CpuCompute::Reference);
-    for name in FIXTURES {
-        let wanted = expected(name);
-        let model = model(name, &backend, StageRecipe::Stored);
+    for path in fixtures() {
+        let (name, wanted) = (name(&path), expected(&path));
+        let model = model(&path, &backend, StageRecipe::Stored);
         let out = logits(&*model, &backend, &wanted.ids, options(48)).unwrap();
         let far = distance(&out, &wanted.logits);
         println!("{name}: {far:.2e}");
@@ -34,12 +36,13 @@ fn reference_compute_agrees_to_2e_5_and_greedy_ids_exactly() {
     }
 }
 
+/// Every chunk size from token by token to the whole prompt.
 #[test]
 fn chunks_do_not_change_the_logits() {
     let backend = cpu(CpuCompute::Reference);
-    for name in ["llama-bf16", "llama-tied-bf16"] {
-        let wanted = expected(name);
-        let model = model(name, &backend, StageRecipe::Stored);
+    for path in fixtures() {
+        let (name, wanted) = (name(&path), expected(&path));
+        let model = model(&path, &backend, StageRecipe::Stored);
         for chunk in 1..=48 {
             let out = logits(&*model, &backend, &wanted.ids, options(chunk)).unwrap();
             let far = distance(&out, &wanted.logits);
@@ -51,14 +54,16 @@ fn chunks_do_not_change_the_logits() {
 #[test]
 fn the_last_row_alone_gives_the_same_token_as_all_rows() {
     let backend = cpu(CpuCompute::Reference);
-    let wanted = expected("llama-fp8");
-    let model = model("llama-fp8", &backend, StageRecipe::Stored);
-    for length in [1, 2, 16, 17, 33, 48] {
-        let ids = &wanted.ids[..length];
-        let all = logits(&*model, &backend, ids, options(48)).unwrap();
-        let last = millrace_model::eval::argmax(&all[all.len() - model.vocab()..]);
-        // Chunks of 5: the first ones ask for no logits, the last for its last row.
-        assert_eq!(greedy(&*model, &backend, ids, 1, options(5)).unwrap(), [last], "{length}");
+    for name in ["llama-fp8", "odd-glm_5_2", "qwen3_moe-int4"] {
+        let wanted = expected(&fixture(name));
+        let model = model(&fixture(name), &backend, StageRecipe::Stored);
+        for length in [1, 2, 16, 17, 33, 48] {
+            let ids = &wanted.ids[..length];
+            let all = logits(&*model, &backend, ids, options(48)).unwrap();
+            let last = millrace_model::eval::argmax(&all[all.len() - model.vocab()..]);
+            // Chunks of 5: the first ones ask for no logits, the last for its last row.
+            assert_eq!(greedy(&*model, &backend, ids, 1, options(5)).unwrap(), [last], "{name} {length}");
+        }
     }
 }
 
@@ -77,8 +82,8 @@ fn fast_compute_agrees_within_its_format() {
         ("llama-fp8", StageRecipe::Bf16, 1e-2),
     ];
     for (name, recipe, limit) in cases {
-        let wanted = expected(name);
-        let model = model(name, &backend, recipe);
+        let wanted = expected(&fixture(name));
+        let model = model(&fixture(name), &backend, recipe);
         let out = logits(&*model, &backend, &wanted.ids, options(48)).unwrap();
         let far = median_distance(&out, &wanted.logits, model.vocab());
         println!("{name} {recipe}: {far:.2e}");
@@ -89,8 +94,8 @@ fn fast_compute_agrees_within_its_format() {
 #[test]
 fn kv_formats_stay_close() {
     let backend = cpu(CpuCompute::Reference);
-    let wanted = expected("llama-bf16");
-    let model = model("llama-bf16", &backend, StageRecipe::Stored);
+    let wanted = expected(&fixture("llama-bf16"));
+    let model = model(&fixture("llama-bf16"), &backend, StageRecipe::Stored);
     // Rounding of K and V alone: 2^-9 for BF16, 2^-4 for e4m3.
     for (kv, limit) in [(KvFormat::Bf16, 5e-3), (KvFormat::Fp8, 6e-2)] {
         let out = logits(&*model, &backend, &wanted.ids, EvalOptions { kv, ..options(48) }).unwrap();
@@ -129,7 +134,7 @@ fn loading_and_running_read_nothing_back() {
 #[test]
 fn ids_that_cannot_be_run_are_errors() {
     let backend = cpu(CpuCompute::Reference);
-    let model = model("llama-bf16", &backend, StageRecipe::Stored);
+    let model = model(&fixture("llama-bf16"), &backend, StageRecipe::Stored);
     let run = |ids: &[u32], options| logits(&*model, &backend, ids, options).unwrap_err().to_string();
     assert!(run(&[], options(8)).contains("no token ids"));
     assert!(run(&[256], options(8)).contains("vocabulary of 256"));

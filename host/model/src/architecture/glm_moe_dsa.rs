@@ -2,7 +2,7 @@
 //! layer's in shared ones. Source: GlmMoeDsaForCausalLM of transformers.
 
 use super::deepseek_v3;
-use crate::spec::{AttentionSpec, Indexing, LayerSpec, LatentSpec, ModelSpec, read};
+use crate::spec::{AttentionSpec, Indexing, LatentSpec, LayerSpec, ModelSpec, read};
 use crate::{CheckpointError, Config};
 
 pub(super) fn spec(config: &Config) -> Result<ModelSpec, CheckpointError> {
@@ -11,8 +11,7 @@ pub(super) fn spec(config: &Config) -> Result<ModelSpec, CheckpointError> {
     let attention = LatentSpec { indexer: Some(read::indexer(config, &dense)?), ..dense };
     let indexing = indexing(config, outline.layers)?;
     let sparse = sparse_layers(config, outline.layers)?;
-    let feed_forward =
-        deepseek_v3::feed_forward(config, outline.layers, |layer| sparse.get(layer).copied().unwrap_or(true))?;
+    let feed_forward = deepseek_v3::feed_forward(config, outline.layers, |layer| sparse.get(layer).copied().unwrap_or(true))?;
     let (prediction_layers, skipped) = read::prediction_layers(config)?;
     let model = outline.model(AttentionSpec::Latent(attention), |layer| LayerSpec {
         indexing: indexing.get(layer).copied().unwrap_or(Indexing::Full),

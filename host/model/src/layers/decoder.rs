@@ -197,12 +197,7 @@ fn gather(queue: &mut dyn Queue, step: &StepShape<'_>, (x, out): (&Buffer, &Buff
     queue.enqueue(Op::GatherRows(GatherRows { x: x.clone(), step: step.buffers.clone(), out: out.clone(), count, width }));
 }
 
-fn load_layer(
-    loader: &mut WeightLoader<'_>,
-    spec: &ModelSpec,
-    index: usize,
-    index_layer: usize,
-) -> Result<Layer, ModelError> {
+fn load_layer(loader: &mut WeightLoader<'_>, spec: &ModelSpec, index: usize, index_layer: usize) -> Result<Layer, ModelError> {
     let name = |module: &str| format!("model.layers.{index}.{module}");
     let layer = spec.layers[index];
     let (hidden, eps) = (spec.hidden, spec.norm_eps);
@@ -210,9 +205,7 @@ fn load_layer(
         AttentionSpec::GroupedQuery(attention) => {
             Attention::GroupedQuery(GroupedQuery::load(loader, attention, index, (hidden, eps))?)
         }
-        AttentionSpec::Latent(attention) => {
-            Attention::Latent(Latent::load(loader, attention, (index, layer.indexing), hidden)?)
-        }
+        AttentionSpec::Latent(attention) => Attention::Latent(Latent::load(loader, attention, (index, layer.indexing), hidden)?),
     };
     let feed_forward = match layer.feed_forward {
         FeedForwardSpec::Dense { intermediate, bias } => {

@@ -39,13 +39,7 @@ impl GatedMlp {
     }
 
     /// Adds to `out`.
-    pub(super) fn enqueue(
-        &self,
-        queue: &mut dyn Queue,
-        work: &GatedMlpWork,
-        (normed, out): (&Buffer, &Buffer),
-        rows: usize,
-    ) {
+    pub(super) fn enqueue(&self, queue: &mut dyn Queue, work: &GatedMlpWork, (normed, out): (&Buffer, &Buffer), rows: usize) {
         self.gate_up.enqueue(queue, normed, &work.gate_up, rows, LinearMode::Store);
         let (x, gated) = (work.gate_up.clone(), work.gated.clone());
         queue.enqueue(Op::SiluMul(SiluMul { x, out: gated, rows, width: self.intermediate }));

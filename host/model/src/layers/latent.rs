@@ -10,7 +10,9 @@
 
 use std::sync::Arc;
 
-use millrace_ops::{AttendLatent, Buffer, LinearHeads, LinearMode, NormHeads, NormKind, Op, PlaneColumns, Queue, Weight, WriteKv};
+use millrace_ops::{
+    AttendLatent, Buffer, LinearHeads, LinearMode, NormHeads, NormKind, Op, PlaneColumns, Queue, Weight, WriteKv,
+};
 
 use super::indexer::{Indexer, IndexerWork};
 use super::projection::{Bias, Norm, Projection};

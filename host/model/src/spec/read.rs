@@ -3,7 +3,9 @@
 
 use millrace_ops::{RopePairs, RouteRule, RouteScoring};
 
-use super::{AttentionSpec, ExpertsSpec, FeedForwardSpec, GroupedQuerySpec, IndexerSpec, LatentSpec, LayerSpec, ModelSpec, RopeSpec};
+use super::{
+    AttentionSpec, ExpertsSpec, FeedForwardSpec, GroupedQuerySpec, IndexerSpec, LatentSpec, LayerSpec, ModelSpec, RopeSpec,
+};
 use crate::{CheckpointError, Config, Flag};
 
 /// Largest counts that are believed; the largest models have 126 layers, 128 heads and 512 experts.

@@ -22,9 +22,16 @@ pub struct RopeSpec {
 pub enum RopeScaling {
     None,
     /// Every frequency divided by `factor`.
-    Linear { factor: f32 },
+    Linear {
+        factor: f32,
+    },
     /// Llama 3.1: long wavelengths divided by `factor`, short ones kept, those between blended.
-    Llama3 { factor: f32, low_frequency_factor: f32, high_frequency_factor: f32, original_tokens: f32 },
+    Llama3 {
+        factor: f32,
+        low_frequency_factor: f32,
+        high_frequency_factor: f32,
+        original_tokens: f32,
+    },
     /// YaRN (Peng et al. 2023): between `low` and `high`, channel by channel, from kept to divided by `factor`.
     Yarn {
         factor: f32,
@@ -145,7 +152,9 @@ fn read_yarn(config: &Config, section: &Config, theta: f32, rotary: usize) -> Re
     let (mscale, all_dim) = (section.optional_number("mscale")?, section.optional_number("mscale_all_dim")?);
     let said = section.optional_positive("attention_factor")?;
     let amplitude = said.unwrap_or_else(|| match (mscale, all_dim) {
-        (Some(mscale), Some(all_dim)) if mscale != 0.0 && all_dim != 0.0 => magnitude(factor, mscale) / magnitude(factor, all_dim),
+        (Some(mscale), Some(all_dim)) if mscale != 0.0 && all_dim != 0.0 => {
+            magnitude(factor, mscale) / magnitude(factor, all_dim)
+        }
         _ => magnitude(factor, 1.0),
     });
     let score = all_dim.filter(|all_dim| *all_dim != 0.0).map_or(1.0, |all_dim| magnitude(factor, all_dim).powi(2));
@@ -205,7 +214,8 @@ mod tests {
         let rope = RopeSpec::read(&config, 64, RopePairs::Adjacent).unwrap();
         let RopeScaling::Yarn { low, high, amplitude, .. } = rope.scaling else { panic!("{rope:?}") };
         assert_eq!((low, high, amplitude), (8.0, 20.0, 1.0));
-        let wanted = [(0, 1.0), (8, 0.0668740347), (9, 0.0437766574), (19, 0.000158374969), (20, 1.80702336e-5), (31, 4.38220638e-7)];
+        let wanted =
+            [(0, 1.0), (8, 0.0668740347), (9, 0.0437766574), (19, 0.000158374969), (20, 1.80702336e-5), (31, 4.38220638e-7)];
         for (pair, frequency) in wanted {
             let found = f64::from(rope.frequencies()[pair]);
             assert!((found / frequency - 1.0).abs() < 2e-6, "pair {pair}: {found:e}");

@@ -12,7 +12,22 @@ pub(crate) fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
 }
 
-pub(crate) const FIXTURES: [&str; 4] = ["llama-bf16", "llama-fp8", "llama-int4", "llama-tied-bf16"];
+/// Every checkpoint of `tests/data`, and of the directory that `MILLRACE_FIXTURES` names, if it is set.
+pub(crate) fn fixtures() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for folder in [Some(fixture("")), std::env::var_os("MILLRACE_FIXTURES").map(PathBuf::from)].into_iter().flatten() {
+        let entries = std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+        found.extend(entries.map(|entry| entry.unwrap().path()).filter(|path| path.join("expected.safetensors").exists()));
+    }
+    found.sort();
+    assert!(found.len() >= 15, "tests/data lacks checkpoints: {found:?}");
+    found
+}
+
+/// The last part of a path, for messages.
+pub(crate) fn name(path: &Path) -> String {
+    path.file_name().unwrap().to_string_lossy().into_owned()
+}
 
 /// What HF transformers computed in f32 on the fixture's weights.
 pub(crate) struct Expected {
@@ -22,8 +37,8 @@ pub(crate) struct Expected {
     pub(crate) greedy: Vec<u32>,
 }
 
-pub(crate) fn expected(name: &str) -> Expected {
-    let bytes = std::fs::read(fixture(name).join("expected.safetensors")).unwrap();
+pub(crate) fn expected(path: &Path) -> Expected {
+    let bytes = std::fs::read(path.join("expected.safetensors")).unwrap();
     let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
     let ids = |name: &str| {
         let view = tensors.tensor(name).unwrap();
