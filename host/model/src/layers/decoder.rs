@@ -10,7 +10,7 @@
 //! none does. Knows no architecture by name.
 
 use millrace_core::StageRecipe;
-use millrace_ops::{Backend, Buffer, Embed, GatherRows, KvFormat, KvLayout, LinearMode, Op, Queue, Weight};
+use millrace_ops::{Backend, Buffer, Embed, GatherRows, KvFormat, KvLayout, LinearMode, Op, Queue, StaticScales, Weight};
 
 use super::experts::Experts;
 use super::gated_mlp::GatedMlp;
@@ -22,7 +22,7 @@ use super::work::{Activations, AttentionWork};
 use crate::architecture::{Architecture, Logits, StepShape};
 use crate::spec::{AttentionSpec, FeedForwardSpec, Indexing, ModelSpec};
 use crate::weights::WeightLoader;
-use crate::{Checkpoint, ModelError, WeightCache};
+use crate::{Checkpoint, CheckpointError, ModelError, WeightCache};
 
 pub(crate) struct Decoder {
     spec: ModelSpec,
@@ -31,6 +31,8 @@ pub(crate) struct Decoder {
     final_norm: Norm,
     rotary: Rotary,
     layers: Vec<Layer>,
+    /// Of the latents in FP8, where the checkpoint was calibrated.
+    latent_scales: StaticScales,
     weight_bytes: usize,
 }
 
@@ -90,7 +92,8 @@ impl Decoder {
             index_layer += usize::from(spec.layers.get(layer).is_some_and(|layer| layer.indexing == Indexing::Full));
         }
         let weight_bytes = loader.finish()?;
-        Ok(Self { spec, embedding, head, final_norm, rotary, layers, weight_bytes })
+        let latent_scales = latent_scales(checkpoint, &spec)?;
+        Ok(Self { spec, embedding, head, final_norm, rotary, layers, latent_scales, weight_bytes })
     }
 
     /// hidden -> norm -> attention inputs -> pages.
@@ -146,7 +149,7 @@ impl Architecture for Decoder {
     }
 
     fn kv_layout(&self, format: KvFormat, page_tokens: usize) -> KvLayout {
-        self.spec.kv_layout(format, page_tokens)
+        KvLayout { latent_scales: self.latent_scales.clone(), ..self.spec.kv_layout(format, page_tokens) }
     }
 
     fn vocab(&self) -> usize {
@@ -191,6 +194,23 @@ impl Architecture for Decoder {
         self.final_norm.enqueue(queue, rows.hidden, &work.normed, rows.count);
         self.head.enqueue(queue, &work.normed, &work.logits, rows.count, LinearMode::Store);
     }
+}
+
+/// The scale of each layer's latents: `k_scale` of a calibrated checkpoint, 1 where it says nothing.
+fn latent_scales(checkpoint: &Checkpoint, spec: &ModelSpec) -> Result<StaticScales, ModelError> {
+    if matches!(spec.attention, AttentionSpec::GroupedQuery(_)) {
+        return Ok(StaticScales::default());
+    }
+    let mut scales = Vec::with_capacity(spec.layers.len());
+    for layer in 0..spec.layers.len() {
+        let name = format!("model.layers.{layer}.self_attn.k_scale");
+        let scale = if checkpoint.has_tensor(&name) { checkpoint.vector(&name, 1)?.first().copied() } else { Some(1.0) };
+        match scale.filter(|scale| scale.is_normal() && *scale > 0.0) {
+            Some(scale) => scales.push(scale),
+            None => return Err(CheckpointError::tensor(checkpoint.path(), &name, "is no number above 0").into()),
+        }
+    }
+    Ok(StaticScales::new(&scales))
 }
 
 fn gather(queue: &mut dyn Queue, step: &StepShape<'_>, (x, out): (&Buffer, &Buffer), count: usize, width: usize) {
