@@ -98,7 +98,7 @@ fn run(model: &mut Model, rows: usize, threads: usize, passes: usize) -> f64 {
         .iter()
         .map(|weight| {
             let (x_stride, out_stride) = (weight.cols(), weight.rows());
-            LinearTask { weight, x, x_stride, rows, out, out_stride, bias: None, mode: LinearMode::Store }
+            LinearTask { weight, x, x_stride, rows, quantized_row: 0, out, out_stride, bias: None, mode: LinearMode::Store }
         })
         .collect();
     let arrived = AtomicUsize::new(0);

@@ -85,21 +85,22 @@ impl QuantizedRows {
     }
 }
 
-/// Where rows of f32 activations lie.
+/// Where rows of f32 activations lie, and which row of the scratch the first one goes to.
 #[derive(Clone, Copy)]
 pub(super) struct Source {
     pub(super) x: *const f32,
     pub(super) stride: usize,
     pub(super) cols: usize,
+    pub(super) to_row: usize,
 }
 
-/// Quantizes `rows` of `source` into the same rows of `to`, portably.
+/// Quantizes `rows` of `source` into the rows of `to` from `source.to_row + rows.start` on, portably.
 ///
 /// # Safety
 /// `source` holds those rows, and nobody else accesses those rows of `to` meanwhile.
 pub(super) unsafe fn quantize(source: &Source, rows: Range<usize>, to: &QuantizedRows) {
     for row in rows {
-        let blocks = to.row(row, source.cols);
+        let blocks = to.row(source.to_row + row, source.cols);
         // SAFETY: by this function's own conditions the row can be read and its blocks written.
         unsafe {
             let x = std::slice::from_raw_parts(source.x.add(row * source.stride), source.cols);

@@ -50,6 +50,8 @@ pub struct LinearTask<'a> {
     pub x: *const f32,
     pub x_stride: usize,
     pub rows: usize,
+    /// Row of the scratch that holds the first of them quantized; 0 but where products share a scratch.
+    pub quantized_row: usize,
     /// `rows` rows of `weight.rows()` values, `out_stride` apart.
     pub out: *mut f32,
     pub out_stride: usize,
@@ -63,14 +65,14 @@ unsafe impl Send for LinearTask<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for LinearTask<'_> {}
 
-/// Quantizes `rows` of the task's activations into the same rows of `to`. Only for weights that want it
+/// Quantizes `rows` of the task's activations into the rows of `to` from `task.quantized_row + rows.start` on. Only for weights that want it
 /// ([`PackedWeight::quantizes_rows`]).
 ///
 /// # Safety
-/// `task.x` can be read; `to` has room for `task.rows` rows of `weight.cols()`; nobody else accesses those rows of `to`
+/// `task.x` can be read; `to` has room for `task.quantized_row + task.rows` rows of `weight.cols()`; nobody else accesses those rows of `to`
 /// meanwhile.
 pub unsafe fn quantize(task: &LinearTask<'_>, rows: Range<usize>, to: &QuantizedRows) {
-    let source = activations::Source { x: task.x, stride: task.x_stride, cols: task.weight.cols };
+    let source = activations::Source { x: task.x, stride: task.x_stride, cols: task.weight.cols, to_row: task.quantized_row };
     // SAFETY: this function's conditions are theirs; the instruction set was checked when the weight was packed.
     unsafe {
         match task.weight.isa {
@@ -88,7 +90,8 @@ pub unsafe fn quantize(task: &LinearTask<'_>, rows: Range<usize>, to: &Quantized
 /// Computes all rows of the output columns `16 * panels.start .. 16 * panels.end`.
 ///
 /// # Safety
-/// `task`'s pointers are valid for what they are said to hold; `scratch` holds all rows quantized, where the weight wants it;
+/// `task`'s pointers are valid for what they are said to hold; `scratch` holds all rows quantized, from `task.quantized_row`
+/// on, where the weight wants it;
 /// nobody writes either meanwhile, nor accesses those columns of `out`.
 pub unsafe fn multiply(task: &LinearTask<'_>, panels: Range<usize>, scratch: &QuantizedRows) {
     let panels = panels.start..panels.end.min(task.weight.panel_count());

@@ -20,7 +20,7 @@ pub(super) unsafe fn multiply_int(task: &LinearTask<'_>, layout: &IntLayout, pan
         let bytes = panel_bytes(task, panel);
         for row in 0..task.rows {
             // SAFETY: the scratch holds `blocks` quantized blocks of each row, by the caller's condition.
-            let x = unsafe { std::slice::from_raw_parts(scratch.row(row, task.weight.cols), layout.blocks) };
+            let x = unsafe { std::slice::from_raw_parts(scratch.row(task.quantized_row + row, task.weight.cols), layout.blocks) };
             let sums = int_sums(layout, bytes, x);
             // SAFETY: the caller's condition on `out` and `bias`.
             unsafe { store(task, panel, row, &sums) };

@@ -74,7 +74,7 @@ impl LinearOp {
         let out = self.out.address_of::<f32>(self.rows * self.width);
         let bias = self.bias.as_ref().map(|bias| bias.address_of::<f32>(self.width).cast_const());
         let (x_stride, out_stride) = (self.cols, self.width);
-        LinearTask { weight, x, x_stride, rows: self.rows, out, out_stride, bias, mode: self.mode }
+        LinearTask { weight, x, x_stride, rows: self.rows, quantized_row: 0, out, out_stride, bias, mode: self.mode }
     }
 
     fn quantize_shared(&self, task: &LinearTask<'_>, worker: &Worker<'_>) {

@@ -87,7 +87,8 @@ unsafe fn run<const CODES: u8, const SCALES: u8, const T: usize>(
     // SAFETY: the panel exists and T rows from `row` are quantized, by the callers above.
     unsafe {
         let panel = task.weight.storage.start().add(half / 2 * layout.panel_bytes());
-        let x: [*const ActivationBlock; T] = std::array::from_fn(|t| scratch.row(row + t, task.weight.cols).cast_const());
+        let x: [*const ActivationBlock; T] =
+            std::array::from_fn(|t| scratch.row(task.quantized_row + row + t, task.weight.cols).cast_const());
         let sums = tile::<CODES, SCALES, T>(layout, panel, half % 2, x);
         for (t, sums) in sums.into_iter().enumerate() {
             store(task, half, row + t, sums);

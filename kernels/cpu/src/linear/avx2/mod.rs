@@ -19,14 +19,14 @@ pub(super) use int::multiply_int;
 /// Output rows of one vector: half a panel.
 const HALF_ROWS: usize = PANEL_ROWS / 2;
 
-/// Quantizes `rows` of `source` into the same rows of `to`; bit for bit what `activations::quantize` gives.
+/// Quantizes `rows` of `source` into the rows of `to` from `source.to_row + rows.start` on; bit for bit what `activations::quantize` gives.
 ///
 /// # Safety
 /// As there; AVX2 is available.
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn quantize(source: &Source, rows: Range<usize>, to: &QuantizedRows) {
     for row in rows {
-        let blocks = to.row(row, source.cols);
+        let blocks = to.row(source.to_row + row, source.cols);
         for block in 0..source.cols.div_ceil(BLOCK_COLS) {
             let first = block * BLOCK_COLS;
             let count = BLOCK_COLS.min(source.cols - first);

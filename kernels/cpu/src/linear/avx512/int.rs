@@ -125,7 +125,7 @@ unsafe fn run<const NIBBLES: bool, const SCALES: u8, const P: usize, const T: us
     unsafe {
         let w = task.weight.storage.start().add(place.panel * shape.panel_bytes);
         let x: [*const ActivationBlock; T] =
-            std::array::from_fn(|t| place.scratch.row(place.row + t, task.weight.cols).cast_const());
+            std::array::from_fn(|t| place.scratch.row(task.quantized_row + place.row + t, task.weight.cols).cast_const());
         let sums = tile::<NIBBLES, SCALES, P, T>(shape, w, x, place.ahead);
         for (p, sums) in sums.into_iter().enumerate() {
             for (t, sums) in sums.into_iter().enumerate() {

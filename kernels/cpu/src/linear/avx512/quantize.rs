@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::super::activations::{ActivationBlock, QuantizedRows, SMALLEST, Source, scale_of};
 use super::super::layout::BLOCK_COLS;
 
-/// Quantizes `rows` of `source` into the same rows of `to`.
+/// Quantizes `rows` of `source` into the rows of `to` from `source.to_row + rows.start` on.
 ///
 /// # Safety
 /// As `activations::quantize`; AVX-512 F, BW and VL are available.
@@ -15,7 +15,7 @@ use super::super::layout::BLOCK_COLS;
 pub(in super::super) unsafe fn quantize(source: &Source, rows: Range<usize>, to: &QuantizedRows) {
     let whole = source.cols / BLOCK_COLS;
     for row in rows {
-        let blocks = to.row(row, source.cols);
+        let blocks = to.row(source.to_row + row, source.cols);
         // SAFETY: offsets below `cols` stay in the row, which the caller vouches for; `to` has all its blocks.
         unsafe {
             let x = source.x.add(row * source.stride);

@@ -38,13 +38,14 @@ impl<'a> Case<'a> {
             x: self.x[first * cols..].as_ptr(),
             x_stride: cols,
             rows: count,
+            quantized_row: first % 3,
             out: out.as_mut_ptr(),
             out_stride: stride,
             bias: self.bias.map(<[f32]>::as_ptr),
             mode: self.mode,
         };
         let mut scratch = QuantizedRows::new();
-        scratch.reserve(count, cols).unwrap();
+        scratch.reserve(first % 3 + count, cols).unwrap();
         let chunk = self.chunk.min(self.weight.panel_count());
         // SAFETY: `x`, `out` and `bias` hold what the task says; one thread does everything in order.
         unsafe {
@@ -191,19 +192,20 @@ fn every_quantizer_gives_the_same_bits() {
                 x: x.as_ptr(),
                 x_stride: cols,
                 rows: 5,
+                quantized_row: 2,
                 out: out.as_mut_ptr(),
                 out_stride: 1,
                 bias: None,
                 mode: LinearMode::Store,
             };
             let mut scratch = QuantizedRows::new();
-            scratch.reserve(5, cols).unwrap();
-            // SAFETY: `x` holds five rows and the scratch has room for them; one thread.
+            scratch.reserve(7, cols).unwrap();
+            // SAFETY: `x` holds five rows and the scratch has room for them behind two others; one thread.
             unsafe { quantize(&task, 0..5, &scratch) };
             for row in 0..5 {
                 for (i, chunk) in x[row * cols..][..cols].chunks(BLOCK_COLS).enumerate() {
                     // SAFETY: the row's blocks were just written.
-                    let got = unsafe { scratch.row(row, cols).add(i).read() };
+                    let got = unsafe { scratch.row(2 + row, cols).add(i).read() };
                     assert_eq!(fields(&got), fields(&quantize_block(chunk)), "{isa}, {cols} columns, row {row}");
                 }
             }
