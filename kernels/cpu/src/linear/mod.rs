@@ -34,7 +34,7 @@ use millrace_ops::LinearMode;
 
 pub use activations::QuantizedRows;
 pub use layout::PANEL_ROWS;
-pub use weight::{CpuCompute, PackedWeight};
+pub use weight::{CpuCompute, PackedWeight, chunk_panels};
 
 use crate::Isa;
 use layout::PanelLayout;

@@ -54,11 +54,7 @@ impl PackedWeight {
 
     /// How many panels a worker should take at a time when `workers` of them share a product.
     pub fn chunk_panels(&self, workers: usize) -> usize {
-        if workers <= 1 {
-            return self.panel_count().max(1);
-        }
-        // Kernels take two or four panels at a time; four chunks per worker even out their speeds.
-        (self.panel_count() / (workers * 4)).next_multiple_of(4).max(4)
+        chunk_panels(self.panel_count(), workers)
     }
 
     /// The values of row `row`, exactly as the format holds them; `out` has `cols` elements.
@@ -73,6 +69,15 @@ impl PackedWeight {
             PanelLayout::Dense(layout) => dense_row(layout, panel, row % PANEL_ROWS, out),
         }
     }
+}
+
+/// How many panels a worker should take at a time when `workers` of them share `panels`, of one weight or of several.
+pub fn chunk_panels(panels: usize, workers: usize) -> usize {
+    if workers <= 1 {
+        return panels.max(1);
+    }
+    // Kernels take two or four panels at a time; four chunks per worker even out their speeds.
+    (panels / (workers * 4)).next_multiple_of(4).max(4)
 }
 
 impl WeightMemory for PackedWeight {

@@ -3,7 +3,7 @@
 use millrace_ops::{BackendError, Embed, WeightMemory};
 
 use crate::memory::Region;
-use crate::ops::linear::Prepared;
+use crate::ops::weights::Prepared;
 use crate::task::{Arguments, Task, Worker, product};
 
 pub(crate) struct EmbedTask {

@@ -1,27 +1,12 @@
 //! Linear: matrix products over the packed weights of [`crate::linear`]. Divides them among workers; knows no weight layout.
 
-use millrace_ops::{BackendError, Linear, Weight, WeightMemory};
+use millrace_ops::{BackendError, Linear, WeightMemory};
 
 use crate::linear::{LinearTask, PackedWeight, QuantizedRows, REDUNDANT_ROWS, multiply, quantize};
 use crate::memory::Region;
+use crate::ops::weights::Prepared;
 use crate::pool::Compute;
 use crate::task::{Arguments, Task, Worker, product};
-
-/// A prepared weight of this backend.
-pub(crate) struct Prepared(Weight);
-
-impl Prepared {
-    pub(crate) fn new(arguments: Arguments, weight: Weight) -> Result<Self, BackendError> {
-        match weight.memory().downcast_ref::<PackedWeight>() {
-            Some(_) => Ok(Self(weight)),
-            None => Err(arguments.invalid("the weight is another backend's")),
-        }
-    }
-
-    pub(crate) fn packed(&self, arguments: Arguments) -> Result<&PackedWeight, BackendError> {
-        self.0.memory().downcast_ref().ok_or_else(|| arguments.invalid("the weight is another backend's"))
-    }
-}
 
 /// How activations are quantized before the product, where the weight wants it.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -4,9 +4,11 @@
 
 mod attend;
 mod embed;
+mod experts;
 mod gather;
 mod kv_write;
 mod linear;
+mod linear_heads;
 mod norm;
 mod norm_heads;
 mod pages;
@@ -17,6 +19,7 @@ mod step;
 mod tags;
 mod upload;
 mod verdicts;
+mod weights;
 
 use millrace_ops::{BackendError, Op};
 
@@ -41,13 +44,12 @@ pub(crate) fn lower(op: Op, compute: Compute) -> Result<Box<dyn Task>, BackendEr
         Op::Attend(op) => attend::lower(arguments, op, compute)?,
         Op::SiluMul(op) => Box::new(silu::SiluMulTask::new(arguments, op)?),
         Op::NormHeads(op) => Box::new(norm_heads::NormHeadsTask::new(arguments, op)?),
-        Op::LinearHeads(_)
-        | Op::RouteRows(_)
-        | Op::DispatchRows(_)
-        | Op::LinearExperts(_)
-        | Op::CombineRows(_)
-        | Op::AttendLatent(_)
-        | Op::SelectTokens(_) => return Err(arguments.invalid("this device has no such operation")),
+        Op::LinearHeads(op) => Box::new(linear_heads::LinearHeadsTask::new(arguments, op)?),
+        Op::RouteRows(op) => Box::new(experts::RouteRowsTask::new(arguments, op)?),
+        Op::DispatchRows(op) => Box::new(experts::DispatchRowsTask::new(arguments, op)?),
+        Op::LinearExperts(op) => Box::new(experts::LinearExpertsTask::new(arguments, op)?),
+        Op::CombineRows(op) => Box::new(experts::CombineRowsTask::new(arguments, op)?),
+        Op::AttendLatent(_) | Op::SelectTokens(_) => return Err(arguments.invalid("this device has no such operation")),
         Op::GatherRows(op) => Box::new(gather::GatherRowsTask::new(arguments, op)?),
         Op::Sample(op) => Box::new(sample::SampleTask::new(arguments, op)?),
         Op::ExportPages(op) => Box::new(pages::ExportTask::new(arguments, op)?),

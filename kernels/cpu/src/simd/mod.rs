@@ -98,6 +98,12 @@ dispatched! {
 }
 
 dispatched! {
+    /// `sum += x * factor`
+    add_scaled(sum: &mut [f32], x: &[f32], factor: f32),
+    scalar::add_scaled, scalar::add_scaled, scalar::add_scaled
+}
+
+dispatched! {
     /// Largest logit and whether all are usable.
     scan(logits: &[f32]) -> Scan,
     scalar::scan, rows::scan::<avx2::Avx2>, rows::scan::<avx512::Avx512>

@@ -51,6 +51,14 @@ pub(super) fn rotate_adjacent(channels: &mut [f32], sines: &[f32], cosines: &[f3
     }
 }
 
+/// The same bits on every instruction set: a product, rounded, and a sum. The compiler turns it into the entry point's vectors.
+#[inline(always)]
+pub(super) fn add_scaled(sum: &mut [f32], x: &[f32], factor: f32) {
+    for (s, v) in sum.iter_mut().zip(x) {
+        *s += v * factor;
+    }
+}
+
 pub(super) fn scan(logits: &[f32]) -> Scan {
     let mut scan = Scan { largest: f32::NEG_INFINITY, fine: true };
     for &logit in logits {

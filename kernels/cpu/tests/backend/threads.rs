@@ -11,6 +11,7 @@ use millrace_ops::{
 
 use crate::backend;
 use crate::suite::attention::build;
+use crate::suite::experts::layer_bits;
 use crate::suite::sampling::sample;
 use crate::suite::{Rig, World, upload};
 
@@ -38,6 +39,9 @@ fn results(threads: usize) -> Vec<u32> {
             Op::Linear(Linear { x, weight, bias: None, out: out.clone(), rows, mode: LinearMode::Store }),
         ]);
         bits.extend(rig.read_words(&out));
+    }
+    for format in [WeightFormat::Int4, WeightFormat::Bf16] {
+        bits.extend(layer_bits(&mut rig, format, &[(0, 1), (0, 30)]).concat());
     }
     let world = World::new(&mut rig, KvLayout::grouped_query(1, 1, 16, 16, KvFormat::F32), &[(0, 1), (0, 1)]);
     let logits = rig.random.floats(2 * 30_000);

@@ -3,10 +3,15 @@
 
 pub(crate) mod attention;
 mod cache;
+pub(crate) mod experts;
 mod hand_off;
 mod invalid;
+mod invalid_experts;
+mod linear_heads;
+mod routing;
 mod rows;
 pub(crate) mod sampling;
+mod weights;
 
 use std::sync::Arc;
 
@@ -23,7 +28,11 @@ pub(crate) fn backend_suite(backend: &dyn Backend, reader: &dyn Backend, toleran
     hand_off::suite(&mut rig);
     attention::suite(&mut rig);
     sampling::suite(&mut rig);
+    linear_heads::suite(&mut rig);
+    routing::suite(&mut rig);
+    experts::suite(&mut rig);
     invalid::suite(&mut rig);
+    invalid_experts::suite(&mut rig);
 }
 
 /// A small generator of its own, so that runs repeat.
