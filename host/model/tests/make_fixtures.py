@@ -6,7 +6,8 @@ the stored weights, in float32. The committed ones under tests/data/odd-* were m
     venv/bin/python host/model/tests/make_fixtures.py OUT_DIR [NAME..]
 
 Each directory holds config.json, model.safetensors and expected.safetensors (`ids` i64 [48], `logits` f32 [48, vocab],
-`greedy` i64 [12]), as tests/fixtures.rs reads them.
+`greedy` i64 [12], and `logits_kv_bf16` and `logits_kv_fp8`: the same computation with what the KV cache holds rounded as Millrace
+rounds it), as tests/fixtures.rs reads them.
 """
 
 import json
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, cache_utils
 
 TOKENS, GREEDY, BLOCK, GROUP = 48, 12, 128, 32
 
@@ -52,6 +53,36 @@ CASES = {
                                               indexer_types=["full", "shared", "full", "shared", "shared", "full"],
                                               rope_parameters=dict(rope_theta=1000.0, rope_type="default")), "fp8"),
 }
+
+
+def to_bf16(values: torch.Tensor) -> torch.Tensor:
+    return values.to(torch.bfloat16).float()
+
+
+def to_e4m3(values: torch.Tensor) -> torch.Tensor:
+    return values.clamp(-448, 448).to(torch.float8_e4m3fn).float()
+
+
+def to_fp8_per_token(values: torch.Tensor) -> torch.Tensor:
+    """A BF16 scale per token and head: the largest magnitude / 448."""
+    scales = to_bf16(values.abs().amax(-1, keepdim=True) / 448)
+    return torch.where(scales > 0, to_e4m3(values / scales) * scales, torch.zeros_like(values))
+
+
+class RoundedCache:
+    """While it is open, caches hold rounded keys and values, or latents (FP8: scale 1), and index keys (never below BF16)."""
+
+    def __init__(self, values, index_keys):
+        self.values, self.index_keys = values, index_keys
+
+    def __enter__(self):
+        self.saved = cache_utils.Cache.update, cache_utils.Cache.update_indexer
+        update, update_indexer = self.saved
+        cache_utils.Cache.update = lambda cache, k, v, *args, **named: update(cache, self.values(k), self.values(v), *args, **named)
+        cache_utils.Cache.update_indexer = lambda cache, k, *args: update_indexer(cache, self.index_keys(k), *args)
+
+    def __exit__(self, *_):
+        cache_utils.Cache.update, cache_utils.Cache.update_indexer = self.saved
 
 
 def quantized(name: str, weight: torch.Tensor, form: str) -> bool:
@@ -103,19 +134,25 @@ def make(out: Path, name: str) -> None:
     ids = torch.randint(3, values["vocab_size"], (1, TOKENS))
     with torch.no_grad():
         logits = model(ids).logits[0]
+        with RoundedCache(to_bf16, to_bf16):
+            logits_bf16 = model(ids).logits[0]
+        with RoundedCache(to_e4m3 if "kv_lora_rank" in values else to_fp8_per_token, to_bf16):
+            logits_fp8 = model(ids).logits[0]
         text = ids
         for _ in range(GREEDY):
             text = torch.cat([text, model(text).logits[0, -1].argmax().view(1, 1)], dim=1)
     save_file({k: v.contiguous() for k, v in stored.items()}, folder / "model.safetensors")
-    save_file({"ids": ids[0], "logits": logits.contiguous(), "greedy": text[0, TOKENS:].contiguous()},
-              folder / "expected.safetensors")
+    expected = {"ids": ids[0], "logits": logits, "greedy": text[0, TOKENS:], "logits_kv_bf16": logits_bf16,
+                "logits_kv_fp8": logits_fp8}
+    save_file({name: tensor.contiguous() for name, tensor in expected.items()}, folder / "expected.safetensors")
     said = json.loads((folder / "config.json").read_text())
     if form == "fp8":
         said["quantization_config"] = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
                                        "weight_block_size": [BLOCK, BLOCK]}
     (folder / "config.json").write_text(json.dumps(said))
     (folder / "generation_config.json").unlink(missing_ok=True)
-    print(name, sum(file.stat().st_size for file in folder.iterdir()), "bytes, logits up to", float(logits.abs().max()))
+    distances = [f"{float((other - logits).norm() / logits.norm()):.1e}" for other in (logits_bf16, logits_fp8)]
+    print(name, "KV in BF16 and FP8 moves logits by", distances, sum(file.stat().st_size for file in folder.iterdir()), "bytes, logits up to", float(logits.abs().max()))
 
 
 if __name__ == "__main__":

@@ -126,7 +126,7 @@ impl ImportTask {
             && from.planes.len() == own.planes.len()
             && from.planes.iter().zip(&own.planes).all(|(a, b)| {
                 let shapes = (a.kind, a.layers, a.heads, a.width) == (b.kind, b.layers, b.heads, b.width);
-                shapes && a.page_tokens == b.page_tokens && a.format == from.format
+                shapes && a.page_tokens == b.page_tokens && a.format == a.kind.stored_in(from.format)
             });
         arguments.require(agrees, || {
             format!("pages of layout {} cannot become pages of layout {}: they differ in more than format", from.id(), own.id())

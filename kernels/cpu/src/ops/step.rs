@@ -25,9 +25,8 @@ pub(crate) const VALUES: usize = 1;
 impl Cache {
     pub(crate) fn new(arguments: Arguments, cache: KvCache) -> Result<Self, BackendError> {
         let KvCache { pages, tags, layout, page_count } = cache;
-        let fits = layout.page_tokens > 0
-            && layout.planes.iter().all(|p| p.page_tokens == layout.page_tokens && p.format == layout.format);
-        arguments.require(fits, || "a plane's page size or format differs from its layout's, or is 0".into())?;
+        arguments
+            .require(layout.is_consistent(), || "a plane's page size or format differs from its layout's, or is 0".into())?;
         let page_bytes = layout.page_bytes();
         let pages = arguments.region("cache.pages", pages, product(&[page_count, page_bytes]))?;
         let tags = arguments.region("cache.tags", tags, product(&[page_count, 8]))?;

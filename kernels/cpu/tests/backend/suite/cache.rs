@@ -118,11 +118,11 @@ pub(crate) fn put(page: &mut [u8], layout: &KvLayout, at: Slot, token: usize, va
     let of_layer = plane.kind == PlaneKind::Latent;
     let scale = if of_layer { layout.latent_scales.of(at.layer) } else { of_token.to_f32() };
     for (channel, value) in values.iter().enumerate() {
-        let bytes = encoded(layout.format, *value, scale);
+        let bytes = encoded(plane.format, *value, scale);
         let offset = block + at.head * plane.head_bytes() + plane.element_index(token, channel) * bytes.len();
         page[offset..offset + bytes.len()].copy_from_slice(&bytes);
     }
-    if layout.format == KvFormat::Fp8 && !of_layer {
+    if plane.format == KvFormat::Fp8 && !of_layer {
         let offset = block + plane.scales_offset(at.head) + token * 2;
         page[offset..offset + 2].copy_from_slice(&of_token.to_le_bytes());
     }
