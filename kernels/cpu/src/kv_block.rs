@@ -226,6 +226,25 @@ impl<'a> HeadBlock<'a> {
         Self { plane, elements }
     }
 
+    /// The values of a token, one by one: for planes whose tokens are runs, in forms without vectors.
+    pub(crate) fn load(&self, token: usize, out: &mut [f32]) {
+        let first = self.plane.element_index(token, 0);
+        let run = first..first + out.len();
+        let scale = match self.elements {
+            Elements::F32(values) => return out.copy_from_slice(&values[run]),
+            Elements::Bf16(bits) => return simd::from_bf16(Isa::Scalar, &bits[run], out),
+            Elements::Fp8 { codes, scales } => {
+                simd::from_fp8(Isa::Scalar, &codes[run], out);
+                bf16::from_bits(scales[token]).to_f32()
+            }
+            Elements::Fp8Latent { codes, scale } => {
+                simd::from_fp8(Isa::Scalar, &codes[run], out);
+                scale
+            }
+        };
+        out.iter_mut().for_each(|value| *value *= scale);
+    }
+
     /// The values of the first `tokens` tokens, in the order of the elements. `scales` is scratch of a float per token.
     fn widen(&self, isa: Isa, tokens: usize, out: &mut [f32], scales: &mut [f32]) {
         let plane = self.plane;

@@ -7,6 +7,7 @@ mod embed;
 mod experts;
 mod gather;
 mod kv_write;
+mod latent;
 mod linear;
 mod linear_heads;
 mod norm;
@@ -14,6 +15,8 @@ mod norm_heads;
 mod pages;
 mod rope;
 mod sample;
+mod select;
+mod selection;
 mod silu;
 mod step;
 mod tags;
@@ -49,7 +52,8 @@ pub(crate) fn lower(op: Op, compute: Compute) -> Result<Box<dyn Task>, BackendEr
         Op::DispatchRows(op) => Box::new(experts::DispatchRowsTask::new(arguments, op)?),
         Op::LinearExperts(op) => Box::new(experts::LinearExpertsTask::new(arguments, op)?),
         Op::CombineRows(op) => Box::new(experts::CombineRowsTask::new(arguments, op)?),
-        Op::AttendLatent(_) | Op::SelectTokens(_) => return Err(arguments.invalid("this device has no such operation")),
+        Op::AttendLatent(op) => latent::lower(arguments, op, compute)?,
+        Op::SelectTokens(op) => select::lower(arguments, op, compute)?,
         Op::GatherRows(op) => Box::new(gather::GatherRowsTask::new(arguments, op)?),
         Op::Sample(op) => Box::new(sample::SampleTask::new(arguments, op)?),
         Op::ExportPages(op) => Box::new(pages::ExportTask::new(arguments, op)?),

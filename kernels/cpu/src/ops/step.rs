@@ -64,12 +64,20 @@ impl Cache {
         (page < self.page_count).then(|| unsafe { self.tags.items::<u64>(page, 1)[0] })
     }
 
-    /// Byte offset of a layer's block of `plane` in a page that `tag` knows.
+    /// The page of a table's entry, which must be one of the pool.
+    pub(crate) fn known(&self, arguments: Arguments, entry: &PageEntry) -> Result<u32, BackendError> {
+        arguments.require((entry.page as usize) < self.page_count, || {
+            format!("a table names page {} of a pool of {}", entry.page, self.page_count)
+        })?;
+        Ok(entry.page)
+    }
+
+    /// Byte offset of a layer's block of `plane` in a page of the pool.
     pub(crate) fn block(&self, page: u32, plane: usize, layer: usize) -> usize {
         page as usize * self.page_bytes + self.layout.block_offset(plane, layer)
     }
 
-    /// Where a head's block of (plane, layer) lies in a page that `tag` knows.
+    /// Where a head's block of (plane, layer) lies in a page of the pool.
     pub(crate) fn place(&self, page: u32, (plane, layer): (usize, usize), head: usize) -> HeadPlace {
         HeadPlace::new(&self.layout, (self.block(page, plane, layer), layer), head)
     }

@@ -12,8 +12,9 @@ use millrace_ops::{
 use crate::backend;
 use crate::suite::attention::build;
 use crate::suite::experts::layer_bits;
+use crate::suite::latent::Shape;
 use crate::suite::sampling::sample;
-use crate::suite::{Rig, World, upload};
+use crate::suite::{Rig, World, latent, select, upload};
 
 /// Bits of everything that is summed or cut: attention over long and short contexts, products, draws.
 fn results(threads: usize) -> Vec<u32> {
@@ -25,6 +26,17 @@ fn results(threads: usize) -> Vec<u32> {
             let built = build(&mut rig, KvLayout::grouped_query(1, 3, 64, 32, format), 9, shapes);
             rig.run([Op::Attend(built.op.clone())]);
             bits.extend(rig.read_words(&built.op.out));
+        }
+    }
+    let shape = Shape { heads: 64, latent: 128, rotary: 32 };
+    for format in [KvFormat::Bf16, KvFormat::Fp8] {
+        for shapes in [&[(5000, 1)][..], &[(0, 50), (900, 1), (300, 1), (40, 7)]] {
+            let built = latent::build(&mut rig, latent::layout(shape, 64, format), shape, shapes);
+            rig.run([Op::AttendLatent(built.op.clone())]);
+            bits.extend(rig.read_words(&built.op.out));
+            let built = select::build_any(&mut rig, format, shapes);
+            rig.run([Op::SelectTokens(built.op.clone())]);
+            bits.extend(rig.read_words(&built.op.selection.tokens));
         }
     }
     for (rows, format) in [(1, WeightFormat::Int4), (3, WeightFormat::Int8), (70, WeightFormat::Int8), (9, WeightFormat::Bf16)] {

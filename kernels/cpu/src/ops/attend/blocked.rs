@@ -120,10 +120,7 @@ impl BlockedAttend {
         pages.clear();
         let (first, last) = (tokens.start / page_tokens, tokens.end.div_ceil(page_tokens));
         for entry in &step.table(*arguments, item.sequence)?[first..last] {
-            arguments.require((entry.page as usize) < cache.page_count, || {
-                format!("a table names page {} of a pool of {}", entry.page, cache.page_count)
-            })?;
-            let page = base.wrapping_add(entry.page as usize * cache.page_bytes);
+            let page = base.wrapping_add(cache.known(*arguments, entry)? as usize * cache.page_bytes);
             pages.push(PageBlocks {
                 keys: page.wrapping_add(keys),
                 values: page.wrapping_add(values),

@@ -3,7 +3,7 @@
 
 mod blocked;
 mod kernels;
-mod plain;
+pub(in crate::ops) mod plain;
 mod tile;
 
 use millrace_ops::{Attend, BackendError};

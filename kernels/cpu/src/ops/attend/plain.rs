@@ -62,10 +62,7 @@ impl PlainAttend {
         let (layout, tokens) = (&cache.layout.planes[plane], cache.layout.page_tokens);
         let context = tile.position + tile.rows;
         for (i, entry) in step.table(*arguments, tile.sequence)?.iter().take(context.div_ceil(tokens)).enumerate() {
-            arguments.require((entry.page as usize) < cache.page_count, || {
-                format!("a table names page {} of a pool of {}", entry.page, cache.page_count)
-            })?;
-            let place = cache.place(entry.page, (plane, *layer), kv_head);
+            let place = cache.place(cache.known(*arguments, entry)?, (plane, *layer), kv_head);
             // SAFETY: pages are written by nobody in this phase.
             let block = unsafe { HeadBlock::new(&cache.pages, layout, place) };
             visit(i * tokens, tokens.min(context - i * tokens), &block);
@@ -204,7 +201,7 @@ fn add_values(weights: &[f32], values: &[f32], out: &mut [f32]) {
 }
 
 /// Scores to weights: `exp(scale * (s - max))`, divided by their sum.
-fn softmax(scores: &mut [f32], scale: f32) {
+pub(in crate::ops) fn softmax(scores: &mut [f32], scale: f32) {
     for score in scores.iter_mut() {
         *score *= scale;
     }

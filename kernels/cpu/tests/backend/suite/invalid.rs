@@ -15,7 +15,7 @@ pub(crate) fn suite(rig: &mut Rig<'_>) {
     later_submissions_do_not_run(rig);
 }
 
-fn refused(rig: &mut Rig<'_>, what: &str, ops: impl IntoIterator<Item = Op>) {
+pub(crate) fn refused(rig: &mut Rig<'_>, what: &str, ops: impl IntoIterator<Item = Op>) {
     let result = rig.try_run(ops);
     assert!(matches!(result, Err(BackendError::Invalid { .. })), "{what}: {result:?}");
     rig.renew();

@@ -7,10 +7,13 @@ pub(crate) mod experts;
 mod hand_off;
 mod invalid;
 mod invalid_experts;
+mod invalid_sparse;
+pub(crate) mod latent;
 mod linear_heads;
 mod routing;
 mod rows;
 pub(crate) mod sampling;
+pub(crate) mod select;
 mod weights;
 
 use std::sync::Arc;
@@ -27,12 +30,15 @@ pub(crate) fn backend_suite(backend: &dyn Backend, reader: &dyn Backend, toleran
     cache::suite(&mut rig);
     hand_off::suite(&mut rig);
     attention::suite(&mut rig);
+    latent::suite(&mut rig);
+    select::suite(&mut rig);
     sampling::suite(&mut rig);
     linear_heads::suite(&mut rig);
     routing::suite(&mut rig);
     experts::suite(&mut rig);
     invalid::suite(&mut rig);
     invalid_experts::suite(&mut rig);
+    invalid_sparse::suite(&mut rig);
 }
 
 /// A small generator of its own, so that runs repeat.
@@ -276,7 +282,7 @@ fn step_buffers(rig: &mut Rig<'_>, shapes: &[(usize, usize)], table_stride: usiz
         table_stride,
         verdicts: rig.empty(count * 4),
         samplers: rig.empty(count.max(64) * size_of::<SamplerParams>()),
-        deltas: rig.empty(1024 * size_of::<TagDelta>()),
+        deltas: rig.empty((count * table_stride).max(1024) * size_of::<TagDelta>()),
         records: rig.empty(count.max(64) * 8),
     }
 }
