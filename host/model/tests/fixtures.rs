@@ -6,7 +6,7 @@ mod common;
 use std::path::Path;
 use std::sync::Arc;
 
-use common::{cpu, distance, expected, fixture, fixtures, median_distance, name};
+use common::{cpu, distance, distances, expected, fixture, fixtures, name};
 use millrace_core::{KvFormat, StageRecipe};
 use millrace_cpu::{CpuBackend, CpuCompute, StrictBackend};
 use millrace_model::eval::{EvalOptions, greedy, logits};
@@ -67,41 +67,52 @@ fn the_last_row_alone_gives_the_same_token_as_all_rows() {
     }
 }
 
+/// The limits of the fixtures' authors: 1e-2 with BF16 compute, 3e-2 with INT4 weights times INT8 activations or FP8. Where
+/// experts or tokens are chosen, a near tie may fall otherwise at some positions, so the median over positions is judged and
+/// those far off are counted.
 #[test]
 fn fast_compute_agrees_within_its_format() {
     let backend = cpu(CpuCompute::Fast);
-    let cases = [
-        ("llama-bf16", StageRecipe::Bf16, 1e-2),
-        ("llama-tied-bf16", StageRecipe::Bf16, 1e-2),
-        ("llama-bf16", StageRecipe::Stored, 1e-2),
-        ("llama-int4", StageRecipe::Stored, 3e-2),
-        ("llama-int4", StageRecipe::Int4, 3e-2),
-        ("llama-int4", StageRecipe::Int8, 3e-2),
-        ("llama-int4", StageRecipe::Bf16, 1e-2),
-        ("llama-fp8", StageRecipe::Stored, 3e-2),
-        ("llama-fp8", StageRecipe::Bf16, 1e-2),
-    ];
-    for (name, recipe, limit) in cases {
-        let wanted = expected(&fixture(name));
-        let model = model(&fixture(name), &backend, recipe);
-        let out = logits(&*model, &backend, &wanted.ids, options(48)).unwrap();
-        let far = median_distance(&out, &wanted.logits, model.vocab());
-        println!("{name} {recipe}: {far:.2e}");
-        assert!(far <= limit, "{name} with {recipe}: {far:e}");
+    for path in fixtures() {
+        let (name, wanted) = (name(&path), expected(&path));
+        let mut cases = vec![(StageRecipe::Bf16, 1e-2), (StageRecipe::Stored, if name.ends_with("bf16") { 1e-2 } else { 3e-2 })];
+        if name.ends_with("int4") {
+            cases.extend([(StageRecipe::Int4, 3e-2), (StageRecipe::Int8, 3e-2)]);
+        }
+        for (recipe, limit) in cases {
+            let model = model(&path, &backend, recipe);
+            let out = logits(&*model, &backend, &wanted.ids, options(48)).unwrap();
+            let each = distances(&out, &wanted.logits, model.vocab());
+            let (far, flips) = (each[each.len() / 2], each.iter().filter(|d| **d > 5.0 * limit).count());
+            println!("{name} {recipe}: median {far:.2e}, {flips} of {} positions beyond {:.0e}", each.len(), 5.0 * limit);
+            assert!(far <= limit, "{name} with {recipe}: {far:e}");
+        }
     }
 }
 
+/// Where a fixture has logits of the same computation on rounded keys and values, they agree to 2e-5, but for positions behind
+/// a value that lies within float noise of a rounding boundary and falls on the other side of it (a step of e4m3 is 6 %). The
+/// distance to the unrounded logits is what rounding may do: 2^-9 for BF16, 2^-4 for e4m3, more where tokens or experts are
+/// chosen.
 #[test]
-fn kv_formats_stay_close() {
+fn kv_formats_round_as_they_are_defined() {
     let backend = cpu(CpuCompute::Reference);
-    let wanted = expected(&fixture("llama-bf16"));
-    let model = model(&fixture("llama-bf16"), &backend, StageRecipe::Stored);
-    // Rounding of K and V alone: 2^-9 for BF16, 2^-4 for e4m3.
-    for (kv, limit) in [(KvFormat::Bf16, 5e-3), (KvFormat::Fp8, 6e-2)] {
-        let out = logits(&*model, &backend, &wanted.ids, EvalOptions { kv, ..options(48) }).unwrap();
-        let far = distance(&out, &wanted.logits);
-        println!("llama-bf16 kv {kv}: {far:.2e}");
-        assert!(far > 1e-6 && far <= limit, "{kv}: {far:e}");
+    for path in fixtures() {
+        let (name, wanted) = (name(&path), expected(&path));
+        let model = model(&path, &backend, StageRecipe::Stored);
+        for (i, (kv, limit)) in [(KvFormat::Bf16, 1e-2), (KvFormat::Fp8, 1e-1)].into_iter().enumerate() {
+            let out = logits(&*model, &backend, &wanted.ids, EvalOptions { kv, ..options(13) }).unwrap();
+            let each = distances(&out, &wanted.logits, model.vocab());
+            let median = each[each.len() / 2];
+            println!("{name} kv {kv}: {:.2e} from unrounded, median {median:.2e}", distance(&out, &wanted.logits));
+            assert!(median > 1e-6 && median <= limit, "{name} {kv}: {median:e}");
+            if let Some(rounded) = &wanted.rounded {
+                let far = distance(&out, &rounded[i]);
+                let each = distances(&out, &rounded[i], model.vocab());
+                println!("{name} kv {kv}: {far:.2e} from rounded, median {:.2e}", each[each.len() / 2]);
+                assert!(each[each.len() / 2] <= 2e-5 && far <= 1e-3, "{name} {kv}: {far:e}");
+            }
+        }
     }
 }
 

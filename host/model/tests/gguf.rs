@@ -102,7 +102,7 @@ fn opened(file: &Gguf) -> (tempfile::TempDir, Checkpoint) {
 fn a_gguf_of_the_same_weights_gives_the_same_logits() {
     let backend = cpu(CpuCompute::Reference);
     for (name, version) in [("llama-bf16", 3), ("llama-bf16", 2), ("llama-tied-bf16", 3)] {
-        let wanted = expected(name);
+        let wanted = expected(&fixture(name));
         let (_directory, checkpoint) = opened(&as_gguf(name, version));
         assert_eq!(checkpoint.config().size("vocab_size").unwrap(), 256);
         let model = load(&checkpoint, &backend, StageRecipe::Stored, &mut WeightCache::new()).unwrap();

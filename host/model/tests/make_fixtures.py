@@ -49,7 +49,7 @@ CASES = {
                                                   rope_parameters=dict(rope_theta=1000.0, mscale=0.7, mscale_all_dim=1.2) | YARN),
                         "fp8"),
     "odd-glm_5_2": ("glm_moe_dsa", MLA | dict(num_hidden_layers=6, n_group=1, topk_group=1, routed_scaling_factor=2.5,
-                                              index_topk=11, index_head_dim=12, index_n_heads=5, first_k_dense_replace=2,
+                                              index_topk=27, index_head_dim=12, index_n_heads=19, first_k_dense_replace=2,
                                               indexer_types=["full", "shared", "full", "shared", "shared", "full"],
                                               rope_parameters=dict(rope_theta=1000.0, rope_type="default")), "fp8"),
 }

@@ -47,7 +47,7 @@ struct Layer {
 
 enum Attention {
     GroupedQuery(GroupedQuery),
-    Latent(Latent),
+    Latent(Box<Latent>),
 }
 
 enum FeedForward {
@@ -225,7 +225,9 @@ fn load_layer(loader: &mut WeightLoader<'_>, spec: &ModelSpec, index: usize, ind
         AttentionSpec::GroupedQuery(attention) => {
             Attention::GroupedQuery(GroupedQuery::load(loader, attention, index, (hidden, eps))?)
         }
-        AttentionSpec::Latent(attention) => Attention::Latent(Latent::load(loader, attention, (index, layer.indexing), hidden)?),
+        AttentionSpec::Latent(attention) => {
+            Attention::Latent(Box::new(Latent::load(loader, attention, (index, layer.indexing), hidden)?))
+        }
     };
     let feed_forward = match layer.feed_forward {
         FeedForwardSpec::Dense { intermediate, bias } => {

@@ -35,6 +35,8 @@ pub(crate) struct Expected {
     /// `[ids.len(), vocab]`.
     pub(crate) logits: Vec<f32>,
     pub(crate) greedy: Vec<u32>,
+    /// `logits` with what the cache holds rounded to BF16 and to FP8, where the fixture has them.
+    pub(crate) rounded: Option<[Vec<f32>; 2]>,
 }
 
 pub(crate) fn expected(path: &Path) -> Expected {
@@ -44,9 +46,12 @@ pub(crate) fn expected(path: &Path) -> Expected {
         let view = tensors.tensor(name).unwrap();
         view.data().chunks_exact(8).map(|b| i64::from_le_bytes(b.try_into().unwrap()) as u32).collect()
     };
-    let logits = tensors.tensor("logits").unwrap();
-    let logits = logits.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
-    Expected { ids: ids("ids"), logits, greedy: ids("greedy") }
+    let reals = |name: &str| -> Option<Vec<f32>> {
+        let data = tensors.tensor(name).ok()?.data();
+        Some(data.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect())
+    };
+    let rounded = reals("logits_kv_bf16").zip(reals("logits_kv_fp8")).map(|(bf16, fp8)| [bf16, fp8]);
+    Expected { ids: ids("ids"), logits: reals("logits").unwrap(), greedy: ids("greedy"), rounded }
 }
 
 pub(crate) fn cpu(compute: CpuCompute) -> CpuBackend {
@@ -62,11 +67,11 @@ pub(crate) fn distance(out: &[f32], reference: &[f32]) -> f64 {
     (difference / size).sqrt()
 }
 
-/// Median over positions of [`distance`].
-pub(crate) fn median_distance(out: &[f32], reference: &[f32], vocab: usize) -> f64 {
+/// [`distance`] of each position, ascending.
+pub(crate) fn distances(out: &[f32], reference: &[f32], vocab: usize) -> Vec<f64> {
     let mut each: Vec<f64> = out.chunks(vocab).zip(reference.chunks(vocab)).map(|(a, b)| distance(a, b)).collect();
     each.sort_by(f64::total_cmp);
-    each[each.len() / 2]
+    each
 }
 
 /// A linear congruential generator (Knuth's MMIX constants), so that every run makes the same cases.
