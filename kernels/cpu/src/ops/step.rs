@@ -153,7 +153,7 @@ impl Step {
     }
 }
 
-/// Finds which sequence a work item belongs to, for items taken in ascending order.
+/// Finds which sequence (or expert) a work item belongs to, for items taken in ascending order.
 pub(crate) struct Walk<F> {
     items_of: F,
     sequence: usize,

@@ -59,6 +59,19 @@ fn scans_find_what_is_not_finite_at_any_place() {
 }
 
 #[test]
+fn scaled_sums_have_the_same_bits_everywhere() {
+    for length in [0, 1, 7, 16, 33, 100] {
+        let x: Vec<f32> = (0..length).map(|i| (i as f32 * 0.37).sin()).collect();
+        let want: Vec<f32> = x.iter().map(|v| 1.1 + v * 0.3).collect();
+        for isa in isas() {
+            let mut sum = vec![1.1; length];
+            add_scaled(isa, &mut sum, &x, 0.3);
+            assert_eq!(sum, want, "{isa}, {length} values");
+        }
+    }
+}
+
+#[test]
 fn gates_far_from_zero_saturate() {
     for isa in isas() {
         let gate = [-1000.0, -88.0, 88.0, 1000.0, 0.0];

@@ -50,7 +50,8 @@ pub struct RouteRule {
 }
 
 /// Chooses each row's experts. Scores are `scoring(logits)`; with a bias, experts (and groups) are chosen by `score + bias` but
-/// weighted by `score`. Ties go to the lowest index; NaN counts as the lowest score. Source: DeepSeek-V3, section 2.1.2.
+/// weighted by `score`. Ties go to the lowest index; NaN counts as the lowest score, and by the definition of softmax one NaN makes
+/// all scores of its row NaN. Source: DeepSeek-V3, section 2.1.2.
 #[derive(Debug, Clone)]
 pub struct RouteRows {
     /// f32 `[rows, experts]`.
