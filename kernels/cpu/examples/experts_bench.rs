@@ -6,8 +6,8 @@
 //! `layer`: routing, dispatch, both products, the gate and the combination, with random choices, which load experts unevenly.
 //! `products`: the two products alone, each expert with as many slots as any other, beside plain linear layers over the same
 //! experts' weights, stacked, with the same number of rows: the same bytes read and the same multiplications. Times are medians
-//! of submissions taken in turns, so that other work on the machine meets all of them alike; in brackets the least, which say more
-//! on a busy machine.
+//! of submissions taken in turns, so that other work on the machine meets all of them alike; in brackets those of the process's CPU
+//! time divided by the threads, which say more on a busy machine.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -136,6 +136,7 @@ impl Weights {
 }
 
 struct Bench {
+    threads: usize,
     queue: Box<dyn Queue>,
     weights: Weights,
     gates: Arc<[Weight]>,
@@ -185,7 +186,8 @@ impl Bench {
         ];
         let plain = [floats(MAX_ROWS * STACK_GATES)?, floats(MAX_ROWS * STACK_DOWNS)?];
         let (gates, downs) = (weights.gates.clone().into(), weights.downs.clone().into());
-        Ok(Self { queue, weights, gates, downs, routing, random_logits, balanced_logits, x, slots, plain })
+        let threads = backend.describe().threads;
+        Ok(Self { threads, queue, weights, gates, downs, routing, random_logits, balanced_logits, x, slots, plain })
     }
 
     fn route(&self, rows: usize, logits: &Buffer) -> Vec<Op> {
@@ -233,13 +235,12 @@ impl Bench {
         ops
     }
 
-    /// Milliseconds of a submission.
-    fn time(&mut self, ops: Vec<Op>) -> Result<f64, AnyError> {
+    fn time(&mut self, ops: Vec<Op>) -> Result<Time, AnyError> {
         ops.into_iter().for_each(|op| self.queue.enqueue(op));
-        let start = Instant::now();
+        let (start, used) = (Instant::now(), cpu_ms());
         let ticket = self.queue.submit();
         self.queue.wait(ticket)?;
-        Ok(start.elapsed().as_secs_f64() * 1e3)
+        Ok(Time { wall: start.elapsed().as_secs_f64() * 1e3, cpu: (cpu_ms() - used) / self.threads as f64 })
     }
 
     fn report(&mut self, format: WeightFormat, rows: usize) -> Result<(), AnyError> {
@@ -256,30 +257,43 @@ impl Bench {
             // Other stacks than the experts just used, which caches may hold.
             plains.push(self.time(self.plain(rows, turn + STACKS / 2))?);
         }
-        let [layer, products, plain] = [layers, products, plains].map(Spread::of);
+        let [layer, products, plain] = [layers, products, plains].map(Time::median);
         let active = rows.min(STACKS) * TOP_K;
         let bytes = active * (self.gates[0].bytes() + self.downs[0].bytes());
-        let (speed, bandwidth) = (rows as f64 / layer.median * 1e3, bytes as f64 / products.least / 1e6);
-        let ratio = Spread { median: plain.median / products.median, least: plain.least / products.least };
+        let (speed, bandwidth) = (rows as f64 / layer.wall * 1e3, bytes as f64 / products.cpu / 1e6);
+        let ratio = Time { wall: plain.wall / products.wall, cpu: plain.cpu / products.cpu };
         println!("{format:>6} {rows:5} | {layer} {speed:10.1} | {products} {plain} {ratio} {bandwidth:7.1}");
         Ok(())
     }
 }
 
-struct Spread {
-    median: f64,
-    least: f64,
+/// Milliseconds of a submission: how long it took, and CPU time per thread.
+struct Time {
+    wall: f64,
+    cpu: f64,
 }
 
-impl Spread {
-    fn of(mut times: Vec<f64>) -> Self {
-        times.sort_by(f64::total_cmp);
-        Self { median: times[times.len() / 2], least: times[0] }
+impl Time {
+    fn median(times: Vec<Self>) -> Self {
+        let middle = |of: fn(&Self) -> f64| {
+            let mut values: Vec<f64> = times.iter().map(of).collect();
+            values.sort_by(f64::total_cmp);
+            values[values.len() / 2]
+        };
+        Self { wall: middle(|time| time.wall), cpu: middle(|time| time.cpu) }
     }
 }
 
-impl std::fmt::Display for Spread {
+/// CPU time of this process so far.
+fn cpu_ms() -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is writable.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
+    time.tv_sec as f64 * 1e3 + time.tv_nsec as f64 / 1e6
+}
+
+impl std::fmt::Display for Time {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:8.3} ({:8.3})  ", self.median, self.least)
+        write!(f, "{:8.3} ({:8.3})  ", self.wall, self.cpu)
     }
 }
