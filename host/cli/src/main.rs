@@ -5,6 +5,7 @@ mod bench;
 mod check;
 mod eval;
 mod keys;
+mod plan;
 mod serve;
 
 use std::process::ExitCode;
@@ -31,6 +32,8 @@ enum Command {
     /// Numbers out of a checkpoint, without a server.
     #[command(subcommand)]
     Eval(eval::Eval),
+    /// Size a deployment from a model's config.json: weights, KV, pages and tokens, before a GPU is bought.
+    Plan(plan::PlanArgs),
     /// Measurements.
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         Command::Check(args) => check::run(&args),
         Command::Keys(command) => command.run(),
         Command::Eval(command) => command.run().map_err(Failure::from),
+        Command::Plan(args) => plan::run(&args),
         Command::Bench(command) => command.run().map_err(Failure::from),
     };
     match result {

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! It does not know any device, page owner, tag, request, tokenizer or policy: it hands on what a checkpoint says about
-//! tokenizing as plain data, and reads no device memory outside [`eval`].
+//! tokenizing as plain data, and reads no device memory outside [`eval`]. [`plan`] sizes a deployment from a configuration alone.
 #![deny(unsafe_code)]
 
 mod architecture;
@@ -16,6 +16,7 @@ mod checkpoint;
 mod error;
 pub mod eval;
 mod layers;
+pub mod plan;
 pub mod spec;
 mod weights;
 

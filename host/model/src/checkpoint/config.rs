@@ -5,8 +5,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use super::file::read_text;
 use crate::CheckpointError;
 
+/// A configuration is a page or a list of a few thousand modules.
+pub(super) const MAX_CONFIG: usize = 16 << 20;
 /// No size in a configuration may be larger, so that the product of two fits 64 bits.
 const MAX_SIZE: u64 = 1 << 28;
 
@@ -27,6 +30,14 @@ pub struct Config {
 impl Config {
     pub(crate) fn new(path: &Path, architecture: String, values: Map<String, Value>, spell: fn(&str) -> String) -> Self {
         Self { path: path.to_path_buf(), architecture, prefix: String::new(), wrapped: false, values, spell }
+    }
+
+    /// Reads a `config.json` of at most 16 MiB.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Unreadable`], or [`CheckpointError::Damaged`] and [`CheckpointError::Config`] for what is in it.
+    pub fn read(path: &Path) -> Result<Self, CheckpointError> {
+        Self::from_json(path, &read_text(path, MAX_CONFIG)?)
     }
 
     /// Reads the text of a `config.json`.

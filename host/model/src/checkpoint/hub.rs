@@ -7,13 +7,12 @@ use std::path::{Path, PathBuf};
 use safetensors::tensor::{Dtype, Metadata};
 use serde_json::{Map, Value};
 
-use super::config::Config;
+use super::config::{Config, MAX_CONFIG};
 use super::file::{MappedFile, read_text};
 use super::stored::{StoredTensor, StoredType, TensorTable};
 use super::vocab::TokenizerSource;
 use crate::CheckpointError;
 
-const MAX_CONFIG: usize = 16 << 20;
 const MAX_INDEX: usize = 64 << 20;
 /// safetensors allows 100 MB; the largest models stay under a third of that.
 const MAX_HEADER: usize = 64 << 20;
@@ -38,7 +37,7 @@ impl Hub {
             let found = "a directory without config.json".to_owned();
             return Err(CheckpointError::NotACheckpoint { path: directory.to_path_buf(), found });
         }
-        let config = Config::from_json(&path, &read_text(&path, MAX_CONFIG)?)?;
+        let config = Config::read(&path)?;
         let table = if directory.join(SINGLE).exists() {
             read_single(&directory.join(SINGLE))?
         } else if directory.join(INDEX).exists() {
