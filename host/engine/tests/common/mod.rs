@@ -40,6 +40,8 @@ impl EventSink for Sink {
 /// What can be varied.
 #[derive(Clone, Copy)]
 pub(crate) struct Setup {
+    /// A fixture of the model crate.
+    pub(crate) checkpoint: &'static str,
     pub(crate) pages: u32,
     pub(crate) kv: [KvFormat; 2],
     pub(crate) max_waiting: usize,
@@ -50,7 +52,14 @@ pub(crate) struct Setup {
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { pages: 64, kv: [KvFormat::F32; 2], max_waiting: 64, chunk: 24, tag_checks: TagChecks::On }
+        Self {
+            checkpoint: "llama-tied-bf16",
+            pages: 64,
+            kv: [KvFormat::F32; 2],
+            max_waiting: 64,
+            chunk: 24,
+            tag_checks: TagChecks::On,
+        }
     }
 }
 
@@ -60,27 +69,30 @@ pub(crate) struct Rig {
     next: std::cell::Cell<u64>,
 }
 
-/// The fixture's prompt and its greedy continuation by HF transformers.
+/// The usual fixture's prompt and its greedy continuation by HF transformers.
 pub(crate) fn expected() -> &'static (Vec<u32>, Vec<u32>) {
     static EXPECTED: OnceLock<(Vec<u32>, Vec<u32>)> = OnceLock::new();
-    EXPECTED.get_or_init(|| {
-        let bytes = std::fs::read(checkpoint_path().join("expected.safetensors")).unwrap();
-        let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
-        let ids = |name: &str| -> Vec<u32> {
-            let data = file.tensor(name).unwrap().data().to_vec();
-            data.chunks_exact(8).map(|b| u32::try_from(i64::from_le_bytes(b.try_into().unwrap())).unwrap()).collect()
-        };
-        (ids("ids"), ids("greedy"))
-    })
+    EXPECTED.get_or_init(|| expected_of(Setup::default().checkpoint))
 }
 
-fn checkpoint_path() -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data/llama-tied-bf16")
+/// A fixture's prompt and its greedy continuation by HF transformers.
+pub(crate) fn expected_of(checkpoint: &str) -> (Vec<u32>, Vec<u32>) {
+    let bytes = std::fs::read(checkpoint_path(checkpoint).join("expected.safetensors")).unwrap();
+    let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let ids = |name: &str| -> Vec<u32> {
+        let data = file.tensor(name).unwrap().data().to_vec();
+        data.chunks_exact(8).map(|b| u32::try_from(i64::from_le_bytes(b.try_into().unwrap())).unwrap()).collect()
+    };
+    (ids("ids"), ids("greedy"))
+}
+
+fn checkpoint_path(name: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data").join(name)
 }
 
 impl Rig {
     pub(crate) fn start(setup: Setup) -> Self {
-        let checkpoint = Checkpoint::open(&checkpoint_path()).unwrap();
+        let checkpoint = Checkpoint::open(&checkpoint_path(setup.checkpoint)).unwrap();
         let cpu = CpuBackend::new(CpuOptions { threads: 2, compute: CpuCompute::Reference, isa: None }).unwrap();
         let backend: Arc<dyn Backend> = Arc::new(StrictBackend::with_delay(Arc::new(cpu), Duration::from_micros(200)));
         let mut cache = WeightCache::default();

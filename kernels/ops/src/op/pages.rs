@@ -69,7 +69,7 @@ pub struct ExportPages {
     pub cache: KvCache,
     /// Slots of `cache.layout.page_bytes()` bytes.
     pub staging: Buffer,
-    /// [`StagedPage`] `[count]`.
+    /// [`crate::StagedPage`] `[count]`.
     pub pages: Buffer,
     pub verdicts: Buffer,
     pub count: usize,

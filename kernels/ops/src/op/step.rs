@@ -71,7 +71,7 @@ pub struct StagedPage {
     pub reserved: u64,
 }
 
-/// Bytes of a slice of the plain structs above, for [`Upload`].
+/// Bytes of a slice of the plain structs above, for [`crate::Upload`].
 pub fn as_bytes<T: PlainStep>(items: &[T]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(size_of_val(items));
     for item in items {
