@@ -41,6 +41,17 @@ pub(crate) struct Compute {
     pub(crate) mode: crate::CpuCompute,
 }
 
+impl Compute {
+    /// Lanes of f32 that forms written for vectors work with; `None` where the plain form is to be taken.
+    pub(crate) fn lanes(self) -> Option<usize> {
+        match (self.mode, self.isa) {
+            (crate::CpuCompute::Reference, _) | (_, Isa::Scalar) => None,
+            (crate::CpuCompute::Fast, Isa::Avx2) => Some(8),
+            (crate::CpuCompute::Fast, Isa::Avx512) => Some(16),
+        }
+    }
+}
+
 pub(crate) struct Pool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,

@@ -20,6 +20,7 @@ mod selection;
 mod silu;
 mod step;
 mod tags;
+mod tokens;
 mod upload;
 mod verdicts;
 mod weights;

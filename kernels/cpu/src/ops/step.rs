@@ -179,3 +179,20 @@ impl<F: Fn(usize) -> usize> Walk<F> {
         }
     }
 }
+
+/// Adds up something of the sequences before one, for sequences asked for in ascending order.
+#[derive(Default)]
+pub(crate) struct Preceding {
+    sequence: usize,
+    sum: usize,
+}
+
+impl Preceding {
+    pub(crate) fn sum(&mut self, sequence: usize, of: impl Fn(usize) -> usize) -> usize {
+        while self.sequence < sequence {
+            self.sum += of(self.sequence);
+            self.sequence += 1;
+        }
+        self.sum
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::vector::Vector;
+use super::vector::{MOST_LANES, Vector};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2(__m256);
@@ -155,6 +155,33 @@ impl Vector for Avx2 {
     unsafe fn any_nan_or_inf(self) -> bool {
         // SAFETY: the trait's condition.
         unsafe { _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_NLT_UQ>(self.0, _mm256_set1_ps(f32::INFINITY))) != 0 }
+    }
+
+    #[inline(always)]
+    unsafe fn transpose(rows: &mut [Self; MOST_LANES]) {
+        // SAFETY: the trait's condition.
+        unsafe {
+            let r = *rows;
+            let mut i = 0;
+            while i < 8 {
+                // Of rows i..i + 4: in 128-bit lane l, columns 4 * l .. 4 * l + 4 in turn.
+                let (a, b) = (_mm256_unpacklo_ps(r[i].0, r[i + 1].0), _mm256_unpackhi_ps(r[i].0, r[i + 1].0));
+                let (c, d) = (_mm256_unpacklo_ps(r[i + 2].0, r[i + 3].0), _mm256_unpackhi_ps(r[i + 2].0, r[i + 3].0));
+                let (ac, bd) = ((_mm256_castps_pd(a), _mm256_castps_pd(c)), (_mm256_castps_pd(b), _mm256_castps_pd(d)));
+                rows[i] = Self(_mm256_castpd_ps(_mm256_unpacklo_pd(ac.0, ac.1)));
+                rows[i + 1] = Self(_mm256_castpd_ps(_mm256_unpackhi_pd(ac.0, ac.1)));
+                rows[i + 2] = Self(_mm256_castpd_ps(_mm256_unpacklo_pd(bd.0, bd.1)));
+                rows[i + 3] = Self(_mm256_castpd_ps(_mm256_unpackhi_pd(bd.0, bd.1)));
+                i += 4;
+            }
+            let q = *rows;
+            let mut j = 0;
+            while j < 4 {
+                rows[j] = Self(_mm256_permute2f128_ps::<0x20>(q[j].0, q[4 + j].0));
+                rows[4 + j] = Self(_mm256_permute2f128_ps::<0x31>(q[j].0, q[4 + j].0));
+                j += 1;
+            }
+        }
     }
 
     #[inline(always)]

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::vector::Vector;
+use super::vector::{MOST_LANES, Vector};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512(__m512);
@@ -148,6 +148,40 @@ impl Vector for Avx512 {
     unsafe fn any_nan_or_inf(self) -> bool {
         // SAFETY: the trait's condition.
         unsafe { _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(self.0, _mm512_set1_ps(f32::INFINITY)) != 0 }
+    }
+
+    #[inline(always)]
+    unsafe fn transpose(rows: &mut [Self; MOST_LANES]) {
+        // SAFETY: the trait's condition.
+        unsafe {
+            let r = *rows;
+            let mut i = 0;
+            while i < 16 {
+                // Of rows i..i + 4: in 128-bit lane l, columns 4 * l .. 4 * l + 4 in turn.
+                let (a, b) = (_mm512_unpacklo_ps(r[i].0, r[i + 1].0), _mm512_unpackhi_ps(r[i].0, r[i + 1].0));
+                let (c, d) = (_mm512_unpacklo_ps(r[i + 2].0, r[i + 3].0), _mm512_unpackhi_ps(r[i + 2].0, r[i + 3].0));
+                let (ac, bd) = ((_mm512_castps_pd(a), _mm512_castps_pd(c)), (_mm512_castps_pd(b), _mm512_castps_pd(d)));
+                rows[i] = Self(_mm512_castpd_ps(_mm512_unpacklo_pd(ac.0, ac.1)));
+                rows[i + 1] = Self(_mm512_castpd_ps(_mm512_unpackhi_pd(ac.0, ac.1)));
+                rows[i + 2] = Self(_mm512_castpd_ps(_mm512_unpacklo_pd(bd.0, bd.1)));
+                rows[i + 3] = Self(_mm512_castpd_ps(_mm512_unpackhi_pd(bd.0, bd.1)));
+                i += 4;
+            }
+            let q = *rows;
+            let mut j = 0;
+            while j < 4 {
+                // Lanes 0 and 2, then 1 and 3, of two quads each; then the same again.
+                let even = _mm512_shuffle_f32x4::<0x88>(q[j].0, q[4 + j].0);
+                let odd = _mm512_shuffle_f32x4::<0xdd>(q[j].0, q[4 + j].0);
+                let later_even = _mm512_shuffle_f32x4::<0x88>(q[8 + j].0, q[12 + j].0);
+                let later_odd = _mm512_shuffle_f32x4::<0xdd>(q[8 + j].0, q[12 + j].0);
+                rows[j] = Self(_mm512_shuffle_f32x4::<0x88>(even, later_even));
+                rows[4 + j] = Self(_mm512_shuffle_f32x4::<0x88>(odd, later_odd));
+                rows[8 + j] = Self(_mm512_shuffle_f32x4::<0xdd>(even, later_even));
+                rows[12 + j] = Self(_mm512_shuffle_f32x4::<0xdd>(odd, later_odd));
+                j += 1;
+            }
+        }
     }
 
     #[inline(always)]

@@ -96,3 +96,54 @@ fn every_fp8_code_reads_as_its_value_and_nan_as_nan() {
         }
     }
 }
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn transposing_exchanges_rows_and_lanes() {
+    use super::vector::{MOST_LANES, Vector};
+
+    #[inline(always)]
+    unsafe fn transposed<V: Vector>() -> [f32; MOST_LANES * MOST_LANES] {
+        let mut floats = [0.0; MOST_LANES * MOST_LANES];
+        // SAFETY: the caller's condition; vectors lie within the floats.
+        unsafe {
+            let mut rows = [V::splat(0.0); MOST_LANES];
+            for (i, row) in rows.iter_mut().enumerate().take(V::LANES) {
+                let lanes: [f32; MOST_LANES] = std::array::from_fn(|lane| (i * 100 + lane) as f32);
+                *row = V::load(lanes.as_ptr());
+            }
+            V::transpose(&mut rows);
+            for (i, row) in rows.iter().enumerate().take(V::LANES) {
+                row.store(floats[i * MOST_LANES..].as_mut_ptr());
+            }
+        }
+        floats
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn with_avx2() -> [f32; MOST_LANES * MOST_LANES] {
+        // SAFETY: the features are enabled here.
+        unsafe { transposed::<avx2::Avx2>() }
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
+    fn with_avx512() -> [f32; MOST_LANES * MOST_LANES] {
+        // SAFETY: the features are enabled here.
+        unsafe { transposed::<avx512::Avx512>() }
+    }
+
+    for isa in isas() {
+        let (floats, lanes) = match isa {
+            Isa::Scalar => continue,
+            // SAFETY: the machine has the set.
+            Isa::Avx2 => (unsafe { with_avx2() }, 8),
+            // SAFETY: as above.
+            Isa::Avx512 => (unsafe { with_avx512() }, 16),
+        };
+        for i in 0..lanes {
+            for j in 0..lanes {
+                assert_eq!(floats[i * MOST_LANES + j], (j * 100 + i) as f32, "{isa}: vector {i} lane {j}");
+            }
+        }
+    }
+}

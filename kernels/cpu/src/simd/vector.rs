@@ -3,6 +3,9 @@
 //! Code that is generic over [`Vector`] is `#[inline(always)]` down from a `#[target_feature]` entry point, and holds no
 //! closures in its loops: only then do the instructions of the set end up inside the loop.
 
+/// Most lanes of any vector set.
+pub(crate) const MOST_LANES: usize = 16;
+
 /// Lanes of f32.
 ///
 /// # Safety
@@ -50,6 +53,8 @@ pub(crate) trait Vector: Copy {
     unsafe fn first(self, count: usize, fill: Self) -> Self;
     /// Whether any lane is NaN or +inf.
     unsafe fn any_nan_or_inf(self) -> bool;
+    /// Lane j of vector i becomes lane i of vector j, for the first `LANES` vectors.
+    unsafe fn transpose(rows: &mut [Self; MOST_LANES]);
     unsafe fn sum(self) -> f32;
     unsafe fn largest(self) -> f32;
 }

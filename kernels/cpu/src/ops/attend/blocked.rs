@@ -12,10 +12,10 @@ use std::ops::Range;
 use millrace_ops::{BackendError, KvFormat};
 
 use super::Checked;
-use super::kernels::{Row, Softmax};
+use super::softmax::{Row, Softmax};
 use super::tile::{PART, PageBlocks, Tile, Work, attend, finish, merge_into};
 use crate::isa::Isa;
-use crate::ops::step::{KEYS, VALUES, Walk};
+use crate::ops::step::{KEYS, Preceding, VALUES, Walk};
 use crate::simd::vector::Vector;
 use crate::task::{Task, Worker, product};
 
@@ -200,7 +200,7 @@ impl BlockedAttend {
     fn first_phase(&self, worker: &mut Worker<'_>, cut: bool) -> Result<(), BackendError> {
         let step = &self.checked.step;
         let mut pages = Vec::new();
-        let mut rows_before = RowsBefore::default();
+        let mut rows_before = Preceding::default();
         let total = (0..step.sequences).map(|sequence| self.items_of(sequence, cut)).sum();
         let mut walk = Walk::new(|sequence| self.items_of(sequence, cut));
         while let Some(range) = worker.take(1, total) {
@@ -214,7 +214,7 @@ impl BlockedAttend {
                     }
                     continue;
                 }
-                let decode_row = rows_before.count(sequence, |s| cut && self.is_decode(s));
+                let decode_row = rows_before.sum(sequence, |s| usize::from(cut && self.is_decode(s)));
                 let slot = (decode_row * self.checked.kv_heads() + item.kv_head) * self.most_parts() + item.part.unwrap_or(0);
                 self.run_item(&item, slot, worker, &mut pages)?;
             }
@@ -262,23 +262,6 @@ impl Task for BlockedAttend {
         } else {
             Ok(())
         }
-    }
-}
-
-/// How many sequences before one have some property, for sequences asked for in ascending order.
-#[derive(Default)]
-struct RowsBefore {
-    sequence: usize,
-    counted: usize,
-}
-
-impl RowsBefore {
-    fn count(&mut self, sequence: usize, counts: impl Fn(usize) -> bool) -> usize {
-        while self.sequence < sequence {
-            self.counted += usize::from(counts(self.sequence));
-            self.sequence += 1;
-        }
-        self.counted
     }
 }
 

@@ -1,10 +1,10 @@
-//! The loops of blocked attention, once for all vector sets: scores of query rows over a page's keys, softmax of a part,
-//! weighted values, merging of parts. Knows pointers and strides; neither pages nor sequences.
+//! The products of blocked attention, once for all vector sets: scores of query rows over keys, weighted values. Knows pointers
+//! and strides; neither pages nor sequences.
 //!
 //! What a row comes to depends, to the bit, on nothing but its own numbers: rows share loads, never sums, and each sum runs
 //! over channels or tokens in one order.
 
-use crate::simd::math::exp2;
+use super::element::Element;
 use crate::simd::vector::Vector;
 
 /// Rows that kernels over narrow elements take at once: the heads of most groups. Each number of rows is code of its own, so
@@ -14,58 +14,6 @@ const NARROW_ROWS: usize = 4;
 const MOST_SCORE_ROWS: usize = 8;
 const MOST_VALUE_ROWS: usize = 6;
 
-/// A stored element.
-pub(super) trait Element: Copy + 'static {
-    /// Whether it is a float already.
-    const WIDE: bool;
-
-    /// `LANES` elements as floats; FP8 codes as their values divided by 256.
-    ///
-    /// # Safety
-    /// [`Vector`]'s condition for `LANES` elements.
-    unsafe fn load<V: Vector>(from: *const Self) -> V;
-}
-
-/// BF16 bits.
-#[derive(Clone, Copy)]
-#[repr(transparent)]
-pub(super) struct Bf16(u16);
-
-/// An e4m3 code.
-#[derive(Clone, Copy)]
-#[repr(transparent)]
-pub(super) struct Fp8(u8);
-
-impl Element for f32 {
-    const WIDE: bool = true;
-
-    #[inline(always)]
-    unsafe fn load<V: Vector>(from: *const Self) -> V {
-        // SAFETY: this function's condition.
-        unsafe { V::load(from) }
-    }
-}
-
-impl Element for Bf16 {
-    const WIDE: bool = false;
-
-    #[inline(always)]
-    unsafe fn load<V: Vector>(from: *const Self) -> V {
-        // SAFETY: this function's condition.
-        unsafe { V::load_bf16(from.cast()) }
-    }
-}
-
-impl Element for Fp8 {
-    const WIDE: bool = false;
-
-    #[inline(always)]
-    unsafe fn load<V: Vector>(from: *const Self) -> V {
-        // SAFETY: this function's condition.
-        unsafe { V::load_fp8(from.cast()) }
-    }
-}
-
 /// How many of `left` rows a kernel takes that holds at most `most` in registers.
 #[inline(always)]
 fn rows_at_once<E: Element>(left: usize, most: usize) -> usize {
@@ -74,19 +22,19 @@ fn rows_at_once<E: Element>(left: usize, most: usize) -> usize {
 
 /// Keys of one page and the rows that see them.
 #[derive(Clone, Copy)]
-pub(super) struct Scores<E> {
+pub(in crate::ops) struct Scores<E> {
     /// `[head_dim, page_tokens]`
-    pub(super) keys: *const E,
-    pub(super) page_tokens: usize,
-    pub(super) head_dim: usize,
+    pub(in crate::ops) keys: *const E,
+    pub(in crate::ops) page_tokens: usize,
+    pub(in crate::ops) head_dim: usize,
     /// `[rows, head_dim]`
-    pub(super) queries: *const f32,
+    pub(in crate::ops) queries: *const f32,
     /// Row r's scores at `scores + r * stride`.
-    pub(super) scores: *mut f32,
-    pub(super) stride: usize,
-    pub(super) rows: usize,
+    pub(in crate::ops) scores: *mut f32,
+    pub(in crate::ops) stride: usize,
+    pub(in crate::ops) rows: usize,
     /// Tokens wanted; rounded up to whole vectors, which `page_tokens` is a multiple of.
-    pub(super) tokens: usize,
+    pub(in crate::ops) tokens: usize,
 }
 
 /// `scores[r][t] = queries[r] . keys[.., t]`
@@ -94,7 +42,7 @@ pub(super) struct Scores<E> {
 /// # Safety
 /// [`Vector`]'s condition; the pointers hold what their fields say.
 #[inline(always)]
-pub(super) unsafe fn scores<V: Vector, E: Element>(task: Scores<E>) {
+pub(in crate::ops) unsafe fn scores<V: Vector, E: Element>(task: Scores<E>) {
     let mut row = 0;
     while row < task.rows {
         let rows = rows_at_once::<E>(task.rows - row, V::SCORE_ROWS);
@@ -179,17 +127,18 @@ unsafe fn score_block<V: Vector, E: Element, const R: usize, const C: usize>(tas
 
 /// Values of one page and the rows that see all `tokens` of them.
 #[derive(Clone, Copy)]
-pub(super) struct Values<E> {
-    /// `[page_tokens, head_dim]`
-    pub(super) values: *const E,
-    pub(super) head_dim: usize,
+pub(in crate::ops) struct Values<E> {
+    /// `[tokens, value_stride]`, of which the first `head_dim` of each are taken.
+    pub(in crate::ops) values: *const E,
+    pub(in crate::ops) value_stride: usize,
+    pub(in crate::ops) head_dim: usize,
     /// Row r's weights at `weights + r * stride`.
-    pub(super) weights: *const f32,
-    pub(super) stride: usize,
+    pub(in crate::ops) weights: *const f32,
+    pub(in crate::ops) stride: usize,
     /// `[rows, head_dim]`
-    pub(super) sums: *mut f32,
-    pub(super) rows: usize,
-    pub(super) tokens: usize,
+    pub(in crate::ops) sums: *mut f32,
+    pub(in crate::ops) rows: usize,
+    pub(in crate::ops) tokens: usize,
 }
 
 /// `sums[r] += sum over t of weights[r][t] * values[t]`
@@ -197,7 +146,7 @@ pub(super) struct Values<E> {
 /// # Safety
 /// [`Vector`]'s condition; the pointers hold what their fields say; `head_dim` is a multiple of `LANES`.
 #[inline(always)]
-pub(super) unsafe fn values<V: Vector, E: Element>(task: Values<E>) {
+pub(in crate::ops) unsafe fn values<V: Vector, E: Element>(task: Values<E>) {
     let mut row = 0;
     while row < task.rows {
         let rows = rows_at_once::<E>(task.rows - row, V::VALUE_ROWS);
@@ -274,7 +223,7 @@ unsafe fn value_block<V: Vector, E: Element, const R: usize, const C: usize>(tas
                 }
                 r += 1;
             }
-            values = values.add(task.head_dim);
+            values = values.add(task.value_stride);
             token += 1;
         }
         let mut r = 0;
@@ -289,110 +238,12 @@ unsafe fn value_block<V: Vector, E: Element, const R: usize, const C: usize>(tas
     }
 }
 
-/// What the scores and weights of a part are multiplied by, per token (FP8) or all alike.
-#[derive(Clone, Copy)]
-pub(super) struct Factors {
-    /// To base-2 logits.
-    pub(super) scores: *const f32,
-    /// From weights to what values are multiplied by.
-    pub(super) weights: *const f32,
-}
-
-/// Largest logit and sum of weights of a part.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Softmax {
-    pub(super) largest: f32,
-    pub(super) sum: f32,
-}
-
-/// Turns the first `seen > 0` scores into weights. What lies behind them, up to the next whole vector, is read but has no
-/// influence; what it holds afterwards has no meaning.
-///
-/// # Safety
-/// [`Vector`]'s condition; `scores` and the factors hold `seen` floats, rounded up to whole vectors.
-#[inline(always)]
-pub(super) unsafe fn softmax<V: Vector>(scores: *mut f32, factors: Factors, seen: usize) -> Softmax {
-    // SAFETY: this function's condition.
-    unsafe {
-        let lowest = V::splat(f32::NEG_INFINITY);
-        let mut largest = lowest;
-        let mut at = 0;
-        while at < seen {
-            let logits = V::load(scores.add(at)).mul(V::load(factors.scores.add(at)));
-            let logits = if seen - at < V::LANES { logits.first(seen - at, lowest) } else { logits };
-            logits.store(scores.add(at));
-            largest = logits.max(largest);
-            at += V::LANES;
-        }
-        let largest = largest.largest();
-        let bias = V::splat(largest);
-        let mut sum = V::splat(0.0);
-        let mut at = 0;
-        while at < seen {
-            let weights = exp2(V::load(scores.add(at)).sub(bias));
-            sum = sum.add(weights);
-            weights.mul(V::load(factors.weights.add(at))).store(scores.add(at));
-            at += V::LANES;
-        }
-        Softmax { largest, sum: sum.sum() }
-    }
-}
-
-/// Rows of attention so far: unscaled sums of values and their softmax.
-#[derive(Clone, Copy)]
-pub(super) struct Row {
-    /// `[head_dim]`
-    pub(super) sums: *mut f32,
-    pub(super) softmax: Softmax,
-}
-
-/// Adds a later part to a row.
-///
-/// # Safety
-/// [`Vector`]'s condition; both hold `head_dim` sums, a multiple of `LANES`.
-#[inline(always)]
-pub(super) unsafe fn merge<V: Vector>(row: Row, later: Row, head_dim: usize) -> Softmax {
-    let largest = if row.softmax.largest > later.softmax.largest { row.softmax.largest } else { later.softmax.largest };
-    // SAFETY: this function's condition.
-    unsafe {
-        let a = exp2(V::splat(row.softmax.largest - largest));
-        let b = exp2(V::splat(later.softmax.largest - largest));
-        let mut at = 0;
-        while at < head_dim {
-            let sum = V::load(row.sums.add(at)).mul(a);
-            V::load(later.sums.add(at)).fma(b, sum).store(row.sums.add(at));
-            at += V::LANES;
-        }
-        let mut factors = [[0.0f32; 16]; 2];
-        a.store(factors[0].as_mut_ptr());
-        b.store(factors[1].as_mut_ptr());
-        Softmax { largest, sum: row.softmax.sum * factors[0][0] + later.softmax.sum * factors[1][0] }
-    }
-}
-
-/// `out = sums / softmax.sum`
-///
-/// # Safety
-/// [`Vector`]'s condition; both hold `head_dim` floats, a multiple of `LANES`.
-#[inline(always)]
-pub(super) unsafe fn finish<V: Vector>(row: Row, out: *mut f32, head_dim: usize) {
-    // SAFETY: this function's condition.
-    unsafe {
-        let inverse = V::splat(1.0 / row.softmax.sum);
-        let mut at = 0;
-        while at < head_dim {
-            V::load(row.sums.add(at)).mul(inverse).store(out.add(at));
-            at += V::LANES;
-        }
-    }
-}
-
 /// `count` elements as floats, a multiple of `LANES`.
 ///
 /// # Safety
 /// [`Vector`]'s condition; both hold `count` elements.
 #[inline(always)]
-pub(super) unsafe fn widen<V: Vector, E: Element>(from: *const E, to: *mut f32, count: usize) {
+pub(in crate::ops) unsafe fn widen<V: Vector, E: Element>(from: *const E, to: *mut f32, count: usize) {
     let mut at = 0;
     // SAFETY: this function's condition.
     unsafe {

@@ -2,16 +2,16 @@
 //! `plain` (reference) and `blocked` (vectors). Knows no model.
 
 mod blocked;
-mod kernels;
+pub(in crate::ops) mod element;
+pub(in crate::ops) mod kernels;
 pub(in crate::ops) mod plain;
+pub(in crate::ops) mod softmax;
 mod tile;
 
 use millrace_ops::{Attend, BackendError};
 
 use self::blocked::BlockedAttend;
 use self::plain::PlainAttend;
-use crate::CpuCompute;
-use crate::isa::Isa;
 use crate::memory::Region;
 use crate::ops::step::{Cache, KEYS, Step};
 use crate::pool::Compute;
@@ -88,12 +88,7 @@ impl Checked {
 /// Checks an attention and picks its form.
 pub(crate) fn lower(arguments: Arguments, op: Attend, compute: Compute) -> Result<Box<dyn Task>, BackendError> {
     let checked = Checked::new(arguments, op)?;
-    let lanes = match (compute.mode, compute.isa) {
-        (CpuCompute::Reference, _) | (_, Isa::Scalar) => None,
-        (CpuCompute::Fast, Isa::Avx2) => Some(8),
-        (CpuCompute::Fast, Isa::Avx512) => Some(16),
-    };
-    Ok(match lanes {
+    Ok(match compute.lanes() {
         Some(lanes) if BlockedAttend::fits(&checked, lanes) => Box::new(BlockedAttend::new(checked)),
         _ => Box::new(PlainAttend::new(checked)),
     })

@@ -7,7 +7,9 @@
 
 use std::ops::Range;
 
-use super::kernels::{self, Bf16, Element, Factors, Fp8, Row, Scores, Softmax, Values};
+use super::element::{Bf16, Element, Fp8};
+use super::kernels::{self, Scores, Values};
+use super::softmax::{self, Factors, Row, Softmax};
 use crate::simd::vector::Vector;
 use millrace_ops::KvFormat;
 
@@ -169,7 +171,7 @@ unsafe fn attend_part<V: Vector, E: Element>(tile: &Tile<'_>, start: usize, targ
         let factors = Factors { scores: work.score_factors.as_ptr(), weights: work.weight_factors.as_ptr() };
         for query in first * group..tile.rows * group {
             let seen = tokens.min(tile.position + query / group + 1 - start);
-            let part = kernels::softmax::<V>(work.scores.as_mut_ptr().add(query * STRIDE), factors, seen);
+            let part = softmax::softmax::<V>(work.scores.as_mut_ptr().add(query * STRIDE), factors, seen, f32::NEG_INFINITY);
             softmax[query * 2] = part.largest;
             softmax[query * 2 + 1] = part.sum;
         }
@@ -229,9 +231,11 @@ unsafe fn page_values<V: Vector, E: Element>(
             let (stride, rows_g) = (STRIDE, rows * group);
             if wide {
                 let values = block.as_ptr();
-                kernels::values::<V, f32>(Values { values, head_dim, weights, stride, sums, rows: rows_g, tokens });
+                let value_stride = head_dim;
+                kernels::values::<V, f32>(Values { values, value_stride, head_dim, weights, stride, sums, rows: rows_g, tokens });
             } else {
-                kernels::values::<V, E>(Values { values: stored, head_dim, weights, stride, sums, rows: rows_g, tokens });
+                let (values, value_stride) = (stored, head_dim);
+                kernels::values::<V, E>(Values { values, value_stride, head_dim, weights, stride, sums, rows: rows_g, tokens });
             }
             row += rows;
         }
@@ -288,7 +292,7 @@ pub(super) unsafe fn merge_into<V: Vector>(sums: &mut [f32], softmax: &mut [f32]
     let so_far = Softmax { largest: softmax[query * 2], sum: softmax[query * 2 + 1] };
     let sums = &mut sums[query * head_dim..][..head_dim];
     // SAFETY: this function's condition; `sums` was just cut to `head_dim`.
-    let merged = unsafe { kernels::merge::<V>(Row { sums: sums.as_mut_ptr(), softmax: so_far }, later, head_dim) };
+    let merged = unsafe { softmax::merge::<V>(Row { sums: sums.as_mut_ptr(), softmax: so_far }, later, head_dim) };
     softmax[query * 2] = merged.largest;
     softmax[query * 2 + 1] = merged.sum;
 }
@@ -302,5 +306,5 @@ pub(super) unsafe fn finish<V: Vector>(work: &mut Work<'_>, query: usize, out: &
     let softmax = Softmax { largest: work.softmax[query * 2], sum: work.softmax[query * 2 + 1] };
     let sums = &mut work.sums[query * out.len()..][..out.len()];
     // SAFETY: this function's condition; both hold `out.len()` floats.
-    unsafe { kernels::finish::<V>(Row { sums: sums.as_mut_ptr(), softmax }, out.as_mut_ptr(), out.len()) }
+    unsafe { softmax::finish::<V>(Row { sums: sums.as_mut_ptr(), softmax }, out.as_mut_ptr(), out.len()) }
 }

@@ -1,10 +1,13 @@
 //! AttendLatent: causal attention over latents that all heads share, of all tokens or of those selected. This file checks
-//! arguments; the arithmetic is in `plain` (reference). Knows no model.
+//! arguments; the arithmetic is in `plain` (reference) and `blocked` (vectors). Knows no model.
 
+mod blocked;
 mod plain;
+mod tile;
 
 use millrace_ops::{AttendLatent, BackendError, PlaneKind};
 
+use self::blocked::BlockedLatent;
 use self::plain::PlainLatent;
 pub(in crate::ops) use self::plain::dot;
 use crate::memory::Region;
@@ -104,7 +107,10 @@ impl Checked {
 }
 
 /// Checks an attention and picks its form.
-pub(crate) fn lower(arguments: Arguments, op: AttendLatent, _compute: Compute) -> Result<Box<dyn Task>, BackendError> {
+pub(crate) fn lower(arguments: Arguments, op: AttendLatent, compute: Compute) -> Result<Box<dyn Task>, BackendError> {
     let checked = Checked::new(arguments, op)?;
-    Ok(Box::new(PlainLatent::new(checked)))
+    Ok(match compute.lanes() {
+        None => Box::new(PlainLatent::new(checked)),
+        Some(lanes) => Box::new(BlockedLatent::new(checked, lanes)),
+    })
 }

@@ -1,14 +1,16 @@
 //! SelectTokens: the positions with the highest index scores of each row. This file checks arguments and knows the rows that need
-//! no scores; `plain` has the scores (reference), `top` the choice. Knows no model.
+//! no scores; `plain` (reference) and `blocked` (vectors) have the scores, `top` the choice. Knows no model.
 //!
 //! Rows that see no more tokens than they may choose get all of them, and no key is read. So do rows of flagged sequences, up to
 //! the limit: their lines stay valid though nobody reads them.
 
+mod blocked;
 mod plain;
 mod top;
 
 use millrace_ops::{BackendError, PlaneKind, SelectTokens};
 
+use self::blocked::BlockedSelect;
 use self::plain::PlainSelect;
 use crate::memory::Region;
 use crate::ops::selection::Lines;
@@ -75,16 +77,21 @@ impl Checked {
         Row { sequence, row: segment.first_row as usize + index, position: segment.start as usize + index }
     }
 
-    /// Whether a choice is to be made for a row; if not, its line is written here.
+    /// Whether a choice is to be made for a row.
+    fn is_scored(&self, row: Row) -> bool {
+        self.lines.count(row.position) <= row.position && !self.step.flagged(row.sequence)
+    }
+
+    /// The same; and if none is to be made, writes the row's line.
     ///
     /// # Safety
     /// The row belongs to this worker.
     unsafe fn needs_scores(&self, row: Row) -> bool {
-        // SAFETY: this function's condition.
-        let line = unsafe { self.lines.line_mut(row.row, row.position) };
-        if line.len() <= row.position && !self.step.flagged(row.sequence) {
+        if self.is_scored(row) {
             return true;
         }
+        // SAFETY: this function's condition.
+        let line = unsafe { self.lines.line_mut(row.row, row.position) };
         for (token, position) in line.iter_mut().zip(0..) {
             *token = position;
         }
@@ -112,7 +119,10 @@ impl Checked {
 }
 
 /// Checks a selection and picks its form.
-pub(crate) fn lower(arguments: Arguments, op: SelectTokens, _compute: Compute) -> Result<Box<dyn Task>, BackendError> {
+pub(crate) fn lower(arguments: Arguments, op: SelectTokens, compute: Compute) -> Result<Box<dyn Task>, BackendError> {
     let checked = Checked::new(arguments, op)?;
-    Ok(Box::new(PlainSelect::new(checked)))
+    Ok(match compute.lanes() {
+        None => Box::new(PlainSelect::new(checked)),
+        Some(_) => Box::new(BlockedSelect::new(checked)),
+    })
 }
