@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use millrace_ops::{TensorFormat, TensorView};
 
 pub use config::{Config, Flag};
+pub(crate) use stored::StoredTensor;
 pub use vocab::{GgufVocabData, TokenizerSource};
 
 use crate::CheckpointError;
@@ -170,6 +171,16 @@ impl Checkpoint {
         let types: Vec<String> = types.iter().map(|(name, count)| format!("{count} {name}")).collect();
         let (architecture, tensors, bytes) = (config.architecture(), table.entries.len(), table.total_bytes());
         format!("{kind}, {architecture}, {tensors} tensors ({}), {bytes} bytes", types.join(", "))
+    }
+
+    /// Every stored tensor under its own name, for whoever reads the files' bytes.
+    pub(crate) fn stored(&self) -> impl Iterator<Item = (&str, &StoredTensor)> {
+        self.source.parts().1.entries.iter().map(|(name, tensor)| (name.as_str(), tensor))
+    }
+
+    /// The files, as [`StoredTensor::file`] counts them.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
+        self.source.parts().1.files.iter().map(MappedFile::path)
     }
 
     /// Names of all stored tensors, companions of quantized ones included.

@@ -17,6 +17,7 @@ mod error;
 pub mod eval;
 mod layers;
 pub mod plan;
+pub mod quantize;
 pub mod spec;
 mod weights;
 

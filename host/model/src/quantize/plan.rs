@@ -1,0 +1,255 @@
+//! What becomes of each tensor: quantized, or copied and why. Reads no weights and knows no file that is written.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use regex::bytes::{Regex, RegexBuilder};
+
+use super::rule::{Part, part_of};
+use super::source::{ElementType, Source, SourceTensor};
+use super::{QuantizeError, QuantizeOptions, QuantizedFormat, Scope};
+
+/// Rows and columns of an FP8 block; also the rows that a worker takes at a time.
+pub(super) const BLOCK: usize = 128;
+/// Wider matrices are no model's; a worker holds [`BLOCK`] rows at a time.
+const MAX_COLUMNS: usize = 1 << 16;
+const MAX_KEEPS: usize = 256;
+const MAX_KEEP_BYTES: usize = 1 << 20;
+
+/// How a tensor is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Action {
+    Copy,
+    Fp8,
+    Int4 { group: usize },
+}
+
+/// One source tensor and what is written for it.
+#[derive(Debug)]
+pub(super) struct Step {
+    /// Index into the source's tensors.
+    pub(super) tensor: usize,
+    /// The source tensor with the scales of its FP8 blocks, where it is read as values.
+    pub(super) scales: Option<usize>,
+    pub(super) action: Action,
+    /// Into [`Plan::outputs`]: Fp8 the codes, scales; Int4 the codes, scales, shape.
+    pub(super) outputs: Range<usize>,
+}
+
+/// One tensor of the result.
+#[derive(Debug, Clone)]
+pub(super) struct Output {
+    pub(super) name: String,
+    pub(super) kind: ElementType,
+    pub(super) shape: Vec<usize>,
+    pub(super) bytes: u64,
+}
+
+/// Names of modules (tensors without `.weight`) by what became of them.
+#[derive(Debug, Default)]
+pub(super) struct Modules {
+    pub(super) quantized: Vec<String>,
+    /// Left in FP8 beside INT4.
+    pub(super) fp8: Vec<String>,
+    /// Matrices left in floats.
+    pub(super) floats: Vec<String>,
+}
+
+/// Why a matrix that the rule would quantize was not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kept {
+    Asked,
+    Preset,
+    /// Floats in a quantized source.
+    ByIntent,
+    /// FP8 is asked for and there.
+    Already,
+    Columns,
+    Type,
+    Wide,
+}
+
+impl Kept {
+    pub(super) fn why(self) -> &'static str {
+        match self {
+            Self::Asked => "--keep names them",
+            Self::Preset => "the preset quantizes routed experts only",
+            Self::ByIntent => "the source is quantized and keeps them in floats",
+            Self::Already => "they are FP8 already",
+            Self::Columns => "their columns are no multiple of the group",
+            Self::Type => "they are no matrices of F32, F16, BF16 or FP8",
+            Self::Wide => "they have more than 65,536 columns",
+        }
+    }
+}
+
+/// Everything that is written, in the order of the source's bytes.
+pub(super) struct Plan {
+    pub(super) steps: Vec<Step>,
+    pub(super) outputs: Vec<Output>,
+    pub(super) modules: Modules,
+    /// Indices of source tensors.
+    pub(super) kept: BTreeMap<Kept, Vec<usize>>,
+    /// Patterns of `keep` that no tensor's name matches.
+    pub(super) unmatched: Vec<String>,
+}
+
+impl Plan {
+    /// # Errors
+    /// [`QuantizeError::Keep`] for a pattern that is no regular expression, [`QuantizeError::Tensor`] for FP8 without fitting
+    /// scales, [`QuantizeError::Nothing`] where nothing is left to quantize.
+    pub(super) fn new(source: &Source, options: &QuantizeOptions) -> Result<Self, QuantizeError> {
+        let keep = compile(&options.keep)?;
+        let by_name: BTreeMap<&str, usize> = source.tensors.iter().enumerate().map(|(i, t)| (t.name.as_str(), i)).collect();
+        let modules = Modules::default();
+        let mut plan = Self { steps: Vec::new(), outputs: Vec::new(), modules, kept: BTreeMap::new(), unmatched: Vec::new() };
+        plan.unmatched = unmatched(&keep, source);
+        let mut scales_of = BTreeMap::new();
+        for (index, tensor) in source.tensors.iter().enumerate().filter(|(_, tensor)| tensor.kind == ElementType::F8_E4M3) {
+            scales_of.insert(index, scales(source, tensor, &by_name)?);
+        }
+        let companions: BTreeSet<usize> = scales_of.values().copied().collect();
+        for (index, tensor) in source.tensors.iter().enumerate().filter(|(index, _)| !companions.contains(index)) {
+            let scales = scales_of.get(&index).copied();
+            match part_of(&tensor.name).map(|part| keeps(source, tensor, part, options, &keep)) {
+                Some(None) => plan.quantize(tensor, index, scales, options.format),
+                Some(Some(kept)) => {
+                    plan.kept.entry(kept).or_default().push(index);
+                    plan.copy(source, index, scales, options.format);
+                }
+                None => plan.copy(source, index, scales, options.format),
+            }
+        }
+        if plan.modules.quantized.is_empty() {
+            return Err(plan.nothing(source));
+        }
+        Ok(plan)
+    }
+
+    fn quantize(&mut self, tensor: &SourceTensor, index: usize, scales: Option<usize>, format: QuantizedFormat) {
+        let Some((rows, cols)) = tensor.matrix() else { return };
+        let (name, first) = (&tensor.name, self.outputs.len());
+        let elements = rows as u64 * cols as u64;
+        let mut output = |name: String, kind: ElementType, shape: [usize; 2], bytes: u64| {
+            self.outputs.push(Output { name, kind, shape: shape.to_vec(), bytes });
+        };
+        let action = match format {
+            QuantizedFormat::Fp8Block => {
+                let blocks = [rows.div_ceil(BLOCK), cols.div_ceil(BLOCK)];
+                output(name.clone(), ElementType::F8_E4M3, [rows, cols], elements);
+                output(format!("{name}_scale_inv"), ElementType::F32, blocks, (blocks[0] * blocks[1] * 4) as u64);
+                Action::Fp8
+            }
+            QuantizedFormat::Int4Group { group } => {
+                output(format!("{name}_packed"), ElementType::I32, [rows, cols / 8], elements / 2);
+                output(format!("{name}_scale"), ElementType::BF16, [rows, cols / group], elements / group as u64 * 2);
+                let shape = Output { name: format!("{name}_shape"), kind: ElementType::I64, shape: vec![2], bytes: 16 };
+                self.outputs.push(shape);
+                Action::Int4 { group }
+            }
+        };
+        self.steps.push(Step { tensor: index, scales, action, outputs: first..self.outputs.len() });
+        self.modules.quantized.push(module(name).to_owned());
+    }
+
+    /// Copies a tensor; the scales of FP8 under the name that they have beside INT4.
+    fn copy(&mut self, source: &Source, index: usize, scales: Option<usize>, format: QuantizedFormat) {
+        let Some(tensor) = source.tensors.get(index) else { return };
+        let is_weight = tensor.matrix().is_some() && tensor.name.ends_with(".weight");
+        let is_table = tensor.name.ends_with("embed_tokens.weight");
+        if scales.is_some() {
+            self.modules.fp8.push(module(&tensor.name).to_owned());
+        } else if is_weight && !is_table {
+            self.modules.floats.push(module(&tensor.name).to_owned());
+        }
+        let scale_name = match format {
+            QuantizedFormat::Fp8Block => format!("{}_scale_inv", tensor.name),
+            QuantizedFormat::Int4Group { .. } => format!("{}_scale", tensor.name),
+        };
+        let mut step = |index: usize, tensor: &SourceTensor, name: String| {
+            let at = self.outputs.len();
+            self.outputs.push(Output { name, kind: tensor.kind, shape: tensor.shape.clone(), bytes: tensor.bytes });
+            self.steps.push(Step { tensor: index, scales: None, action: Action::Copy, outputs: at..at.saturating_add(1) });
+        };
+        step(index, tensor, tensor.name.clone());
+        if let Some((index, tensor)) = scales.and_then(|scales| Some((scales, source.tensors.get(scales)?))) {
+            step(index, tensor, scale_name);
+        }
+    }
+
+    /// What kept every tensor.
+    fn nothing(&self, source: &Source) -> QuantizeError {
+        let reasons: Vec<String> =
+            self.kept.iter().map(|(kept, tensors)| format!("{} matrices stay because {}", tensors.len(), kept.why())).collect();
+        let why = if reasons.is_empty() {
+            "no tensor has the name of a layer's projection (`model.layers.N...._proj.weight`)".to_owned()
+        } else {
+            reasons.join(", ")
+        };
+        QuantizeError::Nothing { path: source.directory.clone(), why }
+    }
+}
+
+/// Why a projection stays as it is stored; None where it is quantized.
+fn keeps(source: &Source, tensor: &SourceTensor, part: Part, options: &QuantizeOptions, keep: &[Regex]) -> Option<Kept> {
+    let is_fp8 = tensor.kind == ElementType::F8_E4M3;
+    let Some((_, cols)) = tensor.matrix().filter(|_| tensor.kind.value_bytes().is_some()) else { return Some(Kept::Type) };
+    if keep.iter().any(|regex| regex.is_match(tensor.name.as_bytes())) {
+        return Some(Kept::Asked);
+    }
+    if options.scope() == Scope::RoutedExperts && part != Part::RoutedExpert {
+        return Some(Kept::Preset);
+    }
+    if source.is_fp8 && !is_fp8 {
+        return Some(Kept::ByIntent);
+    }
+    if cols > MAX_COLUMNS {
+        return Some(Kept::Wide);
+    }
+    match options.format {
+        QuantizedFormat::Int4Group { group } if !cols.is_multiple_of(group) => Some(Kept::Columns),
+        QuantizedFormat::Fp8Block if is_fp8 => Some(Kept::Already),
+        _ => None,
+    }
+}
+
+/// The scales of an FP8 tensor: F32, one for each 128x128 block.
+fn scales(source: &Source, tensor: &SourceTensor, by_name: &BTreeMap<&str, usize>) -> Result<usize, QuantizeError> {
+    let wrong = |why: String| QuantizeError::tensor(source.file_of(tensor), &tensor.name, why);
+    let (rows, cols) = tensor.matrix().ok_or_else(|| wrong(format!("is FP8 with shape {:?}, no matrix", tensor.shape)))?;
+    let name = format!("{}_scale_inv", tensor.name);
+    let found = by_name.get(name.as_str()).copied();
+    let found = found.and_then(|index| Some((index, source.tensors.get(index)?)));
+    let (index, scales) =
+        found.ok_or_else(|| wrong(format!("is FP8, but there is no `{name}`; the checkpoint is incomplete")))?;
+    let wanted = [rows.div_ceil(BLOCK), cols.div_ceil(BLOCK)];
+    if scales.kind != ElementType::F32 || scales.shape != wanted {
+        let why = format!("has scales of type {} and shape {:?}; F32 {wanted:?} are needed", scales.kind.name, scales.shape);
+        return Err(wrong(why));
+    }
+    Ok(index)
+}
+
+fn compile(patterns: &[String]) -> Result<Vec<Regex>, QuantizeError> {
+    let wrong = |pattern: &str, why: String| QuantizeError::Keep { pattern: pattern.to_owned(), why };
+    if let Some(pattern) = patterns.get(MAX_KEEPS) {
+        return Err(wrong(pattern, format!("is one of more than {MAX_KEEPS} patterns")));
+    }
+    let build = |pattern: &String| {
+        // Names are ASCII; tables of Unicode classes would only take memory.
+        let builder = &mut RegexBuilder::new(pattern);
+        let built = builder.unicode(false).size_limit(MAX_KEEP_BYTES).dfa_size_limit(MAX_KEEP_BYTES).build();
+        built.map_err(|error| wrong(pattern, error.to_string()))
+    };
+    patterns.iter().map(build).collect()
+}
+
+fn unmatched(keep: &[Regex], source: &Source) -> Vec<String> {
+    let idle = keep.iter().filter(|regex| !source.tensors.iter().any(|tensor| regex.is_match(tensor.name.as_bytes())));
+    idle.map(|regex| regex.as_str().to_owned()).collect()
+}
+
+/// `model.layers.0.mlp.up_proj` of its weight.
+pub(super) fn module(tensor: &str) -> &str {
+    tensor.strip_suffix(".weight").unwrap_or(tensor)
+}
