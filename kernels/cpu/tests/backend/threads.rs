@@ -30,7 +30,7 @@ fn results(threads: usize) -> Vec<u32> {
     }
     let shape = Shape { heads: 64, latent: 128, rotary: 32 };
     for format in [KvFormat::Bf16, KvFormat::Fp8] {
-        for shapes in [&[(5000, 1)][..], &[(0, 50), (900, 1), (300, 1), (40, 7)]] {
+        for shapes in [&[(5000, 1)][..], &[(0, 50), (900, 1), (300, 1), (40, 7)], &[(150, 1), (120, 3)]] {
             let built = latent::build(&mut rig, latent::layout(shape, 64, format), shape, shapes);
             rig.run([Op::AttendLatent(built.op.clone())]);
             bits.extend(rig.read_words(&built.op.out));
@@ -72,6 +72,27 @@ fn results_do_not_depend_on_the_number_of_threads() {
         let differs = one.iter().zip(&several).position(|(a, b)| a != b);
         assert_eq!((differs, one.len()), (None, several.len()), "{threads} threads");
     }
+}
+
+/// Contexts whose parts would take more shared scratch than there may be: rows are then worked on whole.
+#[test]
+fn work_too_large_to_be_cut_gives_the_same() {
+    let results = |threads| {
+        let backend = backend(threads, CpuCompute::Fast, None);
+        let mut rig = Rig::new(&backend, &backend, 0.0);
+        // 30 rows of 32 spans of 1024 heads: 71 MB, of at most 64 MiB.
+        let shape = Shape { heads: 1024, latent: 16, rotary: 0 };
+        let built = latent::build(&mut rig, latent::layout(shape, 64, KvFormat::Bf16), shape, &[(4090, 1); 30]);
+        rig.run([Op::AttendLatent(built.op.clone())]);
+        let mut bits = rig.read_words(&built.op.out);
+        // 31 rows of 550,000 scores: 68 MB, of at most 64 MiB.
+        let built = select::build_narrow(&mut rig, KvFormat::Bf16, &[(550_000, 31)]);
+        rig.run([Op::SelectTokens(built.op.clone())]);
+        bits.extend(rig.read_words(&built.op.selection.tokens));
+        bits
+    };
+    let (one, many) = (results(1), results(16));
+    assert_eq!((one.iter().zip(&many).position(|(a, b)| a != b), one.len()), (None, many.len()));
 }
 
 /// A queue whose callback keeps the pool's first worker until the sender speaks, so that others can queue up meanwhile.

@@ -21,7 +21,8 @@ pub struct Attend {
     pub sequences: usize,
 }
 
-/// The tokens that each row attends to: the first `min(limit, position + 1)` entries of its line, positions in ascending order.
+/// The tokens that each row attends to: the first `min(limit, position + 1)` entries of its line, positions up to its own in
+/// ascending order, none twice. What lies behind them is neither read nor written.
 #[derive(Debug, Clone)]
 pub struct Selection {
     /// u32 `[rows, limit]`.
@@ -62,6 +63,7 @@ pub struct AttendLatent {
 
 /// Chooses for each row the `selection.limit` positions up to its own with the highest index score, ties to the lowest:
 /// `score[t] = sum over h of head_weights[r][h] * max(0, queries[r][h] . k[t])`. Scores that are NaN count as the lowest.
+/// Rows of a flagged sequence get their first positions, so that every line is valid.
 /// Source: DeepSeek-V3.2's lightning indexer; its positive scale factors change no order and are left out.
 #[derive(Debug, Clone)]
 pub struct SelectTokens {

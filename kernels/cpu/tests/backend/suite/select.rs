@@ -93,6 +93,11 @@ pub(crate) fn build_any(rig: &mut Rig<'_>, format: KvFormat, shapes: &[(usize, u
     build(rig, Case { page_tokens: 64, heads: 32, width: 128, limit: 100, numbers: Numbers::Any }, format, shapes)
 }
 
+/// The same with keys so narrow that contexts may be long.
+pub(crate) fn build_narrow(rig: &mut Rig<'_>, format: KvFormat, shapes: &[(usize, usize)]) -> Built {
+    build(rig, Case { page_tokens: 64, heads: 1, width: 2, limit: 100, numbers: Numbers::Any }, format, shapes)
+}
+
 /// Writes index keys of the step's rows.
 fn write(rig: &mut Rig<'_>, world: &World, x: &[f32], sequences: usize) {
     let stride = world.cache.layout.planes[1].width;

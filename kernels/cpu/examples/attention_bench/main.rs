@@ -1,10 +1,13 @@
 //! Times the operations of the CPU backend other than matrix products, at the sizes of SmolLM2-135M (30 layers, 9 query heads
-//! over 3 KV heads of 64, hidden 576, vocabulary 49,152). Knows no model files: numbers are random.
+//! over 3 KV heads of 64, hidden 576, vocabulary 49,152), and of attention over latents (names that begin with `latent`). Knows no
+//! model files: numbers are random.
 //!
 //! `cargo run --release -p millrace-cpu --example attention_bench -- [threads] [isa] [part of a name]`
 //!
 //! Times are the median of several submissions; in brackets the least, and the least CPU time of the process divided by the
 //! threads. On a busy machine the brackets say more; CPU time counts workers that wait for each other as well.
+
+mod latent;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -70,6 +73,7 @@ fn main() -> Result<(), AnyError> {
             bench.attend(&name, format, &shapes)?;
         }
     }
+    bench.latents(&only)?;
     if !only.is_empty() {
         return Ok(());
     }
