@@ -15,10 +15,48 @@ pub enum TensorFormat {
     Q4_0,
     /// GGUF: blocks of 32, `f16 d`, `f16 m`, then 16 bytes of nibbles; value = d * q + m.
     Q4_1,
-    /// Hub FP8: e4m3 codes with one f32 `weight_scale_inv` per 128x128 block; value = code * scale.
+    /// e4m3 codes with one scale per 128x128 block; value = code * scale.
     Fp8Block,
-    /// compressed-tensors `pack-quantized`, symmetric: value = (nibble - 8) * scale, one BF16 scale per group along a row.
+    /// e4m3 codes with one scale per row; value = code * scale.
+    Fp8Channel,
+    /// e4m3 codes with one scale; value = code * scale.
+    Fp8Tensor,
+    /// compressed-tensors `pack-quantized`, symmetric: value = (nibble - 8) * scale, one scale per group along a row.
     Int4Group,
+    /// The same with zero points: value = (nibble - zero) * scale, one scale and one 4-bit zero per group along a row.
+    Int4ZeroPoint,
+}
+
+impl TensorFormat {
+    /// Every format, for tables and tests.
+    pub const ALL: [Self; 11] = [
+        Self::F32,
+        Self::F16,
+        Self::Bf16,
+        Self::Q8_0,
+        Self::Q4_0,
+        Self::Q4_1,
+        Self::Fp8Block,
+        Self::Fp8Channel,
+        Self::Fp8Tensor,
+        Self::Int4Group,
+        Self::Int4ZeroPoint,
+    ];
+
+    /// Whether values are codes with scales of their own.
+    pub fn is_quantized(self) -> bool {
+        !matches!(self, Self::F32 | Self::F16 | Self::Bf16)
+    }
+
+    /// Whether values are e4m3 codes.
+    pub fn is_fp8(self) -> bool {
+        matches!(self, Self::Fp8Block | Self::Fp8Channel | Self::Fp8Tensor)
+    }
+
+    /// Whether values are 4-bit codes.
+    pub fn is_four_bit(self) -> bool {
+        matches!(self, Self::Q4_0 | Self::Q4_1 | Self::Int4Group | Self::Int4ZeroPoint)
+    }
 }
 
 /// Format that a device holds a weight in after [`crate::Backend::prepare_weight`].
@@ -26,11 +64,13 @@ pub enum TensorFormat {
 pub enum WeightFormat {
     F32,
     Bf16,
-    /// e4m3 codes with one scale per 128x128 block.
+    /// e4m3 codes with one scale per 128 columns of a row: per block, row or tensor, as the checkpoint has them, else per
+    /// 128x128 block.
     Fp8,
     /// 8-bit codes with a scale (and minimum) per group of 32; 4-bit codes expand to it without loss.
     Int8,
-    /// 4-bit codes with a scale (and minimum) per group, in the groups of the checkpoint where it has them, else 32.
+    /// 4-bit codes with a scale (and minimum or zero point) per group, in the groups of the checkpoint where it has them,
+    /// else 32.
     Int4,
 }
 
@@ -88,7 +128,10 @@ impl fmt::Display for TensorFormat {
             Self::Q4_0 => "Q4_0",
             Self::Q4_1 => "Q4_1",
             Self::Fp8Block => "FP8 (128x128 blocks)",
+            Self::Fp8Channel => "FP8 (per channel)",
+            Self::Fp8Tensor => "FP8 (per tensor)",
             Self::Int4Group => "INT4 (pack-quantized)",
+            Self::Int4ZeroPoint => "INT4 (pack-quantized, zero points)",
         })
     }
 }

@@ -11,6 +11,7 @@ mod fp8;
 mod kv;
 mod op;
 mod record;
+mod scales;
 mod tensor;
 
 pub use backend::{Backend, Buffer, DeviceDescription, DeviceMemory, Priority, Queue, Ticket, Wake, Weight, WeightMemory};
@@ -25,4 +26,5 @@ pub use op::{
     SelectTokens, Selection, SiluMul, StagedPage, StepBuffers, TagDelta, Upload, WriteKv, as_bytes,
 };
 pub use record::{RowStatus, StepRecord};
+pub use scales::ScaleData;
 pub use tensor::{RowOrder, TensorData, TensorView};

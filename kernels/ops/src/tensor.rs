@@ -3,7 +3,7 @@
 
 use half::{bf16, f16};
 
-use crate::{TensorFormat, e4m3_to_f32};
+use crate::{ScaleData, TensorFormat, e4m3_to_f32};
 
 /// Bytes of a two-dimensional tensor `[rows, cols]` (or a vector: one row) in its own format.
 #[derive(Debug, Clone, Copy)]
@@ -17,15 +17,32 @@ pub enum TensorData<'a> {
     Q4_0(&'a [u8]),
     /// 20 bytes per 32 elements; nibbles as in Q4_0.
     Q4_1(&'a [u8]),
-    /// `scales`: f32 `[ceil(rows/128), ceil(cols/128)]`.
+    /// `scales`: `[ceil(rows/128), ceil(cols/128)]`.
     Fp8Block {
         codes: &'a [u8],
-        scales: &'a [u8],
+        scales: ScaleData<'a>,
     },
-    /// `packed`: u32 `[rows, cols/8]`, element c in bits 4*(c%8) of word c/8; `scales`: BF16 `[rows, cols/group]`.
+    /// `scales`: `[rows]`.
+    Fp8Channel {
+        codes: &'a [u8],
+        scales: ScaleData<'a>,
+    },
+    Fp8Tensor {
+        codes: &'a [u8],
+        scale: f32,
+    },
+    /// `packed`: u32 `[rows, ceil(cols/8)]`, element c in bits 4*(c%8) of word c/8; `scales`: `[rows, cols/group]`.
     Int4Group {
         packed: &'a [u8],
-        scales: &'a [u8],
+        scales: ScaleData<'a>,
+        group: usize,
+    },
+    /// As above; `zeros`: u32 `[ceil(rows/8), cols/group]`, packed along the rows: the zero of (row, group) in bits
+    /// 4*(row%8) of word (row/8, group).
+    Int4ZeroPoint {
+        packed: &'a [u8],
+        scales: ScaleData<'a>,
+        zeros: &'a [u8],
         group: usize,
     },
 }
@@ -61,7 +78,10 @@ impl<'a> TensorView<'a> {
             TensorData::Q4_0(_) => TensorFormat::Q4_0,
             TensorData::Q4_1(_) => TensorFormat::Q4_1,
             TensorData::Fp8Block { .. } => TensorFormat::Fp8Block,
+            TensorData::Fp8Channel { .. } => TensorFormat::Fp8Channel,
+            TensorData::Fp8Tensor { .. } => TensorFormat::Fp8Tensor,
             TensorData::Int4Group { .. } => TensorFormat::Int4Group,
+            TensorData::Int4ZeroPoint { .. } => TensorFormat::Int4ZeroPoint,
         }
     }
 
@@ -77,8 +97,7 @@ impl<'a> TensorView<'a> {
         }
     }
 
-    /// Stored bytes of logical row `row`, for the formats whose rows are runs of bytes (all but the scales of
-    /// `Fp8Block` and `Int4Group`, of which this gives the codes).
+    /// Stored bytes of logical row `row`; of the formats that keep scales apart (FP8, INT4) the codes.
     pub fn row_bytes(&self, row: usize) -> &'a [u8] {
         let (bytes, per_row) = match self.data {
             TensorData::F32(b) => (b, self.cols * 4),
@@ -86,8 +105,10 @@ impl<'a> TensorView<'a> {
             TensorData::Q8_0(b) => (b, self.cols / 32 * 34),
             TensorData::Q4_0(b) => (b, self.cols / 32 * 18),
             TensorData::Q4_1(b) => (b, self.cols / 32 * 20),
-            TensorData::Fp8Block { codes, .. } => (codes, self.cols),
-            TensorData::Int4Group { packed, .. } => (packed, self.cols / 2),
+            TensorData::Fp8Block { codes, .. } | TensorData::Fp8Channel { codes, .. } | TensorData::Fp8Tensor { codes, .. } => {
+                (codes, self.cols)
+            }
+            TensorData::Int4Group { packed, .. } | TensorData::Int4ZeroPoint { packed, .. } => (packed, self.cols.div_ceil(8) * 4),
         };
         let start = self.stored_row(row) * per_row;
         &bytes[start..start + per_row]
@@ -103,21 +124,45 @@ impl<'a> TensorView<'a> {
             TensorData::Q8_0(_) => blocks(out, bytes, 34, |b, i| f16_at(b, 0) * f32::from(b[2 + i] as i8)),
             TensorData::Q4_0(_) => blocks(out, bytes, 18, |b, i| f16_at(b, 0) * (f32::from(nibble(&b[2..], i)) - 8.0)),
             TensorData::Q4_1(_) => blocks(out, bytes, 20, |b, i| f16_at(b, 0) * f32::from(nibble(&b[4..], i)) + f16_at(b, 2)),
+            TensorData::Fp8Block { .. } | TensorData::Fp8Channel { .. } | TensorData::Fp8Tensor { .. } => {
+                for (block, (values, codes)) in out.chunks_mut(128).zip(bytes.chunks(128)).enumerate() {
+                    let scale = self.fp8_scale(row, block);
+                    fill(values, codes.iter().map(|&code| e4m3_to_f32(code) * scale));
+                }
+            }
+            TensorData::Int4Group { group, .. } | TensorData::Int4ZeroPoint { group, .. } => {
+                for (g, values) in out.chunks_mut(group).enumerate() {
+                    let (scale, zero) = self.int4_group(row, g);
+                    fill(values, (g * group..).map(|c| (f32::from(packed_nibble(bytes, c)) - f32::from(zero)) * scale));
+                }
+            }
+        }
+    }
+
+    /// Scale of columns `128 * block ..` of logical row `row` of an FP8 tensor; 1 for other formats.
+    pub fn fp8_scale(&self, row: usize, block: usize) -> f32 {
+        match self.data {
             TensorData::Fp8Block { scales, .. } => {
-                let start = self.stored_row(row) / 128 * self.cols.div_ceil(128) * 4;
-                for (c, (value, &code)) in out.iter_mut().zip(bytes).enumerate() {
-                    let at = start + c / 128 * 4;
-                    let scale = f32::from_le_bytes([scales[at], scales[at + 1], scales[at + 2], scales[at + 3]]);
-                    *value = e4m3_to_f32(code) * scale;
-                }
+                scales.value(self.stored_row(row) / 128 * self.cols.div_ceil(128) + block)
             }
-            TensorData::Int4Group { scales, group, .. } => {
-                let start = self.stored_row(row) * (self.cols / group) * 2;
-                for (c, value) in out.iter_mut().enumerate() {
-                    let code = (bytes[c / 2] >> (4 * (c % 2))) & 0xf;
-                    *value = (f32::from(code) - 8.0) * bf16_at(scales, start + c / group * 2);
-                }
+            TensorData::Fp8Channel { scales, .. } => scales.value(self.stored_row(row)),
+            TensorData::Fp8Tensor { scale, .. } => scale,
+            _ => 1.0,
+        }
+    }
+
+    /// Scale and zero of group `g` of logical row `row` of a packed INT4 tensor; (1, 8) for other formats.
+    pub fn int4_group(&self, row: usize, g: usize) -> (f32, u8) {
+        let row = self.stored_row(row);
+        match self.data {
+            TensorData::Int4Group { scales, group, .. } => (scales.value(row * (self.cols / group) + g), 8),
+            TensorData::Int4ZeroPoint { scales, zeros, group, .. } => {
+                let groups = self.cols / group;
+                // Word (row/8, g), of which rows 2k and 2k + 1 share byte k.
+                let byte = zeros[(row / 8 * groups + g) * 4 + row % 8 / 2];
+                (scales.value(row * groups + g), byte >> (4 * (row % 2)) & 0xf)
             }
+            _ => (1.0, 8),
         }
     }
 }
@@ -138,6 +183,11 @@ fn blocks(out: &mut [f32], bytes: &[u8], block_bytes: usize, value: impl Fn(&[u8
 
 fn nibble(bytes: &[u8], i: usize) -> u8 {
     if i < 16 { bytes[i] & 0xf } else { bytes[i - 16] >> 4 }
+}
+
+/// Element `c` of a row of packed INT4 words: little-endian, so nibbles follow each other as bytes do.
+fn packed_nibble(bytes: &[u8], c: usize) -> u8 {
+    bytes[c / 2] >> (4 * (c % 2)) & 0xf
 }
 
 fn f16_at(bytes: &[u8], at: usize) -> f32 {
@@ -175,7 +225,8 @@ mod tests {
         let packed: Vec<u8> = packed.iter().copied().cycle().take(16).collect();
         let scales = bf16::from_f32(2.0).to_le_bytes();
         let mut out = [0.0; 32];
-        view(1, 32, TensorData::Int4Group { packed: &packed, scales: &scales, group: 32 }).row_values(0, &mut out);
+        let data = TensorData::Int4Group { packed: &packed, scales: ScaleData::Bf16(&scales), group: 32 };
+        view(1, 32, data).row_values(0, &mut out);
         assert_eq!(out[..8], [0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0]);
     }
 
@@ -183,10 +234,36 @@ mod tests {
     fn fp8_blocks_may_be_partial() {
         let codes = vec![0x38u8; 130 * 130]; // 1.0
         let scales: Vec<u8> = [1.0f32, 2.0, 3.0, 4.0].iter().flat_map(|s| s.to_le_bytes()).collect();
-        let tensor = view(130, 130, TensorData::Fp8Block { codes: &codes, scales: &scales });
+        let tensor = view(130, 130, TensorData::Fp8Block { codes: &codes, scales: ScaleData::F32(&scales) });
         let mut out = vec![0.0; 130];
         tensor.row_values(129, &mut out);
         assert_eq!((out[127], out[128]), (3.0, 4.0));
+    }
+
+    #[test]
+    fn fp8_scales_may_be_one_per_row_or_one() {
+        let codes = vec![0x38u8; 3 * 2]; // 1.0
+        let scales: Vec<u8> = [1.0f32, 2.0, 3.0].iter().flat_map(|s| s.to_le_bytes()).collect();
+        let mut out = [0.0; 2];
+        view(3, 2, TensorData::Fp8Channel { codes: &codes, scales: ScaleData::F32(&scales) }).row_values(2, &mut out);
+        assert_eq!(out, [3.0; 2]);
+        view(3, 2, TensorData::Fp8Tensor { codes: &codes, scale: 0.25 }).row_values(2, &mut out);
+        assert_eq!(out, [0.25; 2]);
+    }
+
+    /// Row 9 of 10, two groups of 2 columns and a row that ends within a word.
+    #[test]
+    fn zero_points_are_packed_along_the_rows() {
+        let mut packed = vec![0u8; 10 * 4];
+        packed[36..38].copy_from_slice(&[0x21, 0x43]); // codes 1, 2, 3, 4 of row 9
+        let scales: Vec<u8> = (0..20).flat_map(|i| (if i == 19 { 0.5f32 } else { 1.0 }).to_le_bytes()).collect();
+        let mut zeros = vec![0u8; 2 * 2 * 4];
+        zeros[8] = 0x30; // word (1, 0): row 9 has its bits 4..8
+        zeros[12] = 0xf0; // word (1, 1)
+        let data = TensorData::Int4ZeroPoint { packed: &packed, scales: ScaleData::F32(&scales), zeros: &zeros, group: 2 };
+        let mut out = [0.0; 4];
+        view(10, 4, data).row_values(9, &mut out);
+        assert_eq!(out, [-2.0, -1.0, -6.0, -5.5]);
     }
 
     #[test]

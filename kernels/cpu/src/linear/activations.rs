@@ -34,6 +34,14 @@ pub(super) struct ActivationBlock {
 
 const _: () = assert!(size_of::<ActivationBlock>() == 48);
 
+impl ActivationBlock {
+    /// The sum of `q`: what a weight's zero point is multiplied by.
+    #[inline]
+    pub(super) fn sum(&self) -> i32 {
+        self.zero_8 / -8
+    }
+}
+
 /// Scratch for quantized activations. Several workers may fill disjoint rows at once.
 pub struct QuantizedRows {
     memory: Option<HostMemory>,

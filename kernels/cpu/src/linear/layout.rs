@@ -4,10 +4,11 @@
 //! ```text
 //! weight = [panel 0][panel 1]..               panel p holds rows 16p .. 16p+15; missing rows are zeros
 //!
-//! integer panel = [codes of block 0][codes of block 1]..[scales of block 0][scales of block 1]..     block = 32 columns
+//! integer panel = [codes of block 0][codes of block 1]..[scales of span 0][scales of span 1]..       block = 32 columns
 //!   8-bit codes  = 8 lines of 64 bytes; line j: [row 0: columns 4j..4j+3][row 1: ..]..[row 15]
 //!   4-bit codes  = 4 lines of 64 bytes; as above with columns 4j.. in the low and 16+4j.. in the high nibbles
-//!   scales       = [scale of row 0]..[row 15], 16 bits each, then likewise the minima of affine weights
+//!   span         = blocks that share scales: a group of the checkpoint
+//!   scales       = [scale of row 0]..[row 15], 16 or 32 bits each, then likewise the minima (f16) or zeros (a byte each)
 //!
 //! dense panel, a 64-byte line after the other:
 //!   f32          = line k: [row 0]..[row 15] of column k
@@ -15,6 +16,8 @@
 //!   fp8          = half line k (32 bytes): [row 0: columns 2k, 2k+1]..[row 15], one byte each; behind them per 128 columns
 //!                  one line of f32: the block scales of the 16 rows, times 256
 //! ```
+
+use super::scale_type::ScaleType;
 
 /// Output rows of a panel.
 pub const PANEL_ROWS: usize = 16;
@@ -35,33 +38,32 @@ pub(super) enum Codes {
     Wide,
 }
 
-/// What goes with a block of codes.
+/// How codes become values, but for the scale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Scales {
-    /// value = scale * (code - zero), f16 scale.
-    F16,
-    /// value = scale * (code - zero), BF16 scale.
-    Bf16,
+pub(super) enum Offset {
+    /// value = scale * (code - 8 or 128).
+    Centre,
     /// value = scale * code + minimum, both f16.
-    AffineF16,
+    Minimum,
+    /// value = scale * (code - zero), a zero of 0..=15 beside every scale.
+    Zero,
 }
 
 /// Layout of an integer weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct IntLayout {
     pub(super) codes: Codes,
-    pub(super) scales: Scales,
-    /// Blocks along a row; the last one may be partial, its missing codes are `zero` (symmetric) or 0.
+    pub(super) scale: ScaleType,
+    pub(super) offset: Offset,
+    /// Blocks along a row; the last one may be partial, and its missing codes mean nothing.
     pub(super) blocks: usize,
+    /// Blocks that share a scale, at least 1; the last span may be shorter.
+    pub(super) span: usize,
 }
 
 impl IntLayout {
-    pub(super) fn new(codes: Codes, scales: Scales, cols: usize) -> Self {
-        Self { codes, scales, blocks: cols.div_ceil(BLOCK_COLS) }
-    }
-
-    /// The code whose value is 0 in a symmetric weight.
-    pub(super) fn zero(&self) -> u8 {
+    /// The code whose value is 0 in a weight with [`Offset::Centre`].
+    pub(super) fn centre(&self) -> u8 {
         if self.codes == Codes::Wide { 128 } else { 8 }
     }
 
@@ -70,9 +72,14 @@ impl IntLayout {
         if self.codes == Codes::Nibbles { 256 } else { 512 }
     }
 
-    /// Bytes of one block's scales (and minima), 16 rows.
+    /// Bytes of one span's scales and what goes with them, 16 rows.
     pub(super) fn scale_bytes(&self) -> usize {
-        if self.scales == Scales::AffineF16 { 64 } else { 32 }
+        let beside = match self.offset {
+            Offset::Centre => 0,
+            Offset::Minimum => 2,
+            Offset::Zero => 1,
+        };
+        PANEL_ROWS * (self.scale.bytes() + beside)
     }
 
     /// Where the scales begin in a panel.
@@ -80,8 +87,17 @@ impl IntLayout {
         self.blocks * self.code_bytes()
     }
 
+    /// Where the minimum or zero of a row lies within a span's scales.
+    pub(super) fn beside_offset(&self, row: usize) -> usize {
+        PANEL_ROWS * self.scale.bytes() + if self.offset == Offset::Minimum { row * 2 } else { row }
+    }
+
+    pub(super) fn spans(&self) -> usize {
+        self.blocks.div_ceil(self.span)
+    }
+
     pub(super) fn panel_bytes(&self) -> usize {
-        (self.scales_offset() + self.blocks * self.scale_bytes()).next_multiple_of(LINE_BYTES)
+        (self.scales_offset() + self.spans() * self.scale_bytes()).next_multiple_of(LINE_BYTES)
     }
 }
 
@@ -163,7 +179,11 @@ mod tests {
 
     #[test]
     fn four_bit_panels_are_as_small_as_the_checkpoint() {
-        assert_eq!(IntLayout::new(Codes::Nibbles, Scales::AffineF16, 576).panel_bytes(), 18 * 20 * 16);
-        assert_eq!(IntLayout::new(Codes::Wide, Scales::F16, 576).panel_bytes(), 18 * 34 * 16);
+        let layout = |codes, scale, offset, span| IntLayout { codes, scale, offset, blocks: 18, span }.panel_bytes();
+        assert_eq!(layout(Codes::Nibbles, ScaleType::F16, Offset::Minimum, 1), 18 * 20 * 16);
+        assert_eq!(layout(Codes::Wide, ScaleType::F16, Offset::Centre, 1), 18 * 34 * 16);
+        // Groups of 64 with BF16 scales: 4.25 bits an element; a zero point is held in 8 bits where a checkpoint has 4.
+        assert_eq!(layout(Codes::Nibbles, ScaleType::Bf16, Offset::Centre, 2), (18 * 16 + 9 * 2) * 16 + 32);
+        assert_eq!(layout(Codes::Nibbles, ScaleType::Bf16, Offset::Zero, 2), (18 * 16 + 9 * 3) * 16 + 16);
     }
 }

@@ -22,6 +22,7 @@ mod layout;
 mod pack;
 mod quantize;
 mod scalar;
+mod scale_type;
 mod source;
 mod storage;
 #[cfg(test)]

@@ -1,11 +1,12 @@
 //! Packing: settles the layout that holds all parts, then fills panels, on several threads where it pays.
 //! Knows nothing of products.
 
-use millrace_ops::{TensorData, TensorFormat, TensorView, WeightFormat};
+use millrace_ops::{TensorFormat, TensorView, WeightFormat};
 
-use super::layout::{BLOCK_COLS, Codes, DenseLayout, Element, IntLayout, PANEL_ROWS, PanelLayout, Scales};
+use super::layout::{BLOCK_COLS, Codes, DenseLayout, Element, IntLayout, Offset, PANEL_ROWS, PanelLayout};
 use super::quantize::NotFinite;
-use super::source::{Fp8Part, IntRow, fp8_values, is_four_bit, round_to_bf16};
+use super::scale_type::ScaleType;
+use super::source::{Fp8Part, IntRow, fp8_values, int4_scales, round_to_bf16};
 use super::storage::Storage;
 use super::weight::{CpuCompute, PackedWeight};
 use crate::Isa;
@@ -79,27 +80,58 @@ fn shape(parts: &[TensorView<'_>]) -> Result<(usize, usize), String> {
 fn int_layout(parts: &[TensorView<'_>], format: WeightFormat) -> Result<IntLayout, String> {
     let four_bit = format == WeightFormat::Int4;
     let any = |wanted: TensorFormat| parts.iter().any(|part| part.format() == wanted);
+    let zeros = any(TensorFormat::Int4ZeroPoint);
+    let blocks = parts[0].cols.div_ceil(BLOCK_COLS);
+    // In 8 bits a zero point is a shift of the codes.
     let codes = match four_bit {
         true => Codes::Nibbles,
-        false if parts.iter().all(|part| is_four_bit(part.format())) => Codes::Narrow,
+        false if !zeros && parts.iter().all(|part| part.format().is_four_bit()) => Codes::Narrow,
         false => Codes::Wide,
     };
-    let f16 = any(TensorFormat::Q4_0) || any(TensorFormat::Q4_1) || !four_bit && any(TensorFormat::Q8_0);
+    let (mut scale, mut span) = (None, None);
     for part in parts {
-        let TensorData::Int4Group { group, .. } = part.data else { continue };
-        if group == 0 || group % BLOCK_COLS != 0 && group < part.cols {
-            return Err(format!("`{}` has groups of {group}; only multiples of {BLOCK_COLS} are held as integers", part.name));
-        }
-        if f16 {
-            return Err(format!("`{}` has BF16 scales and cannot be stacked on parts with F16 scales", part.name));
-        }
+        let (own_scale, own_span) = own_scales(part, four_bit, blocks)?;
+        scale = own_scale.map_or(scale, |own| Some(scale.map_or(own, |scale: ScaleType| scale.meet(own))));
+        span = Some(span.map_or(own_span, |span| common_divisor(span, own_span)));
     }
-    let scales = match (any(TensorFormat::Q4_1), f16) {
-        (true, _) => Scales::AffineF16,
-        (false, true) => Scales::F16,
-        (false, false) => Scales::Bf16,
+    let scale = scale.unwrap_or(ScaleType::Bf16);
+    let offset = match (any(TensorFormat::Q4_1), zeros && four_bit) {
+        (true, _) => Offset::Minimum,
+        (false, true) => Offset::Zero,
+        (false, false) => Offset::Centre,
     };
-    Ok(IntLayout::new(codes, scales, parts[0].cols))
+    if offset == Offset::Minimum && (zeros || scale != ScaleType::F16) {
+        let (name, rest) = (parts[0].name, "minima in F16 cannot be stacked on zero points or other scales");
+        return Err(format!("the parts from `{name}` on mix Q4_1 with packed INT4: {rest}; use bf16"));
+    }
+    Ok(IntLayout { codes, scale, offset, blocks, span: span.unwrap_or(1) })
+}
+
+/// Type of the scales that a part brings along (none where it is to be quantized), and how many blocks share one.
+fn own_scales(part: &TensorView<'_>, four_bit: bool, blocks: usize) -> Result<(Option<ScaleType>, usize), String> {
+    if let Some((scales, group)) = int4_scales(part) {
+        let span = match group {
+            _ if group >= part.cols => blocks,
+            _ if group > 0 && group.is_multiple_of(BLOCK_COLS) => group / BLOCK_COLS,
+            _ => {
+                let name = part.name;
+                return Err(format!(
+                    "`{name}` has groups of {group}; only multiples of {BLOCK_COLS} are held as integers, use bf16"
+                ));
+            }
+        };
+        return Ok((Some(ScaleType::of(&scales)), span));
+    }
+    let kept = match part.format() {
+        TensorFormat::Q4_0 | TensorFormat::Q4_1 => true,
+        TensorFormat::Q8_0 => !four_bit,
+        _ => false,
+    };
+    Ok((kept.then_some(ScaleType::F16), 1))
+}
+
+fn common_divisor(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { common_divisor(b, a % b) }
 }
 
 fn not_finite(part: &TensorView<'_>) -> String {
@@ -167,7 +199,7 @@ struct Line {
 impl Line {
     fn new(packing: &Packing<'_>) -> Self {
         let cols = packing.cols;
-        let empty = IntLayout::new(Codes::Wide, Scales::F16, 0);
+        let empty = IntLayout { codes: Codes::Wide, scale: ScaleType::F16, offset: Offset::Centre, blocks: 0, span: 1 };
         let layout = if let PanelLayout::Int(layout) = &packing.stored { layout } else { &empty };
         Self {
             int: IntRow::new(layout, cols),
@@ -235,10 +267,13 @@ fn put_codes(layout: &IntLayout, line: &IntRow, row: usize, panel: &mut [u8]) {
             }
         }
     }
-    for (i, block) in scales.chunks_exact_mut(layout.scale_bytes()).take(layout.blocks).enumerate() {
-        block[row * 2..row * 2 + 2].copy_from_slice(&line.scales[i].to_le_bytes());
-        if layout.scales == Scales::AffineF16 {
-            block[32 + row * 2..34 + row * 2].copy_from_slice(&line.minima[i].to_le_bytes());
+    for (i, span) in scales.chunks_exact_mut(layout.scale_bytes()).take(layout.spans()).enumerate() {
+        layout.scale.put(line.scales[i], &mut span[row * layout.scale.bytes()..]);
+        let beside = layout.beside_offset(row);
+        match layout.offset {
+            Offset::Centre => {}
+            Offset::Minimum => ScaleType::F16.put(line.minima[i], &mut span[beside..]),
+            Offset::Zero => span[beside] = line.zeros[i],
         }
     }
 }

@@ -1,16 +1,16 @@
-//! Quantizing weights: INT8 and INT4 blocks of 32 with a 16-bit scale, and scales of FP8 blocks. Scalar, run once at load.
+//! Quantizing weights: INT8 and INT4 blocks of 32 with a scale, and scales of FP8 blocks. Scalar, run once at load.
 //! Knows neither tensors nor panels.
 
-use half::{bf16, f16};
 use millrace_ops::E4M3_MAX;
 
-use super::layout::{BLOCK_COLS, Scales};
+use super::layout::BLOCK_COLS;
+use super::scale_type::ScaleType;
 
 /// A block's codes and scale. Codes are `q + 128` (8 bits) or `q + 8` (4 bits).
 pub(super) struct Quantized {
     pub(super) codes: [u8; BLOCK_COLS],
-    /// In the 16-bit format that was asked for.
-    pub(super) scale: u16,
+    /// A value of the type that was asked for.
+    pub(super) scale: f32,
 }
 
 /// What no quantized format can hold.
@@ -25,14 +25,12 @@ fn round(value: f32) -> f32 {
 }
 
 /// Symmetric 8-bit codes -127..=127; the scale is rounded up so that the largest value is not clipped.
-pub(super) fn int8_block(x: &[f32], scales: Scales) -> Result<Quantized, NotFinite> {
+pub(super) fn int8_block(x: &[f32], scale_type: ScaleType) -> Result<Quantized, NotFinite> {
     let largest = largest(x)?;
-    let mut bits = encode(largest / 127.0, scales);
-    if decode(bits, scales) * 127.0 < largest {
-        // Both formats order positive numbers as their bits.
-        bits += 1;
+    let mut scale = scale_type.round(largest / 127.0);
+    if scale * 127.0 < largest {
+        scale = scale_type.next_up(scale);
     }
-    let scale = decode(bits, scales);
     if !scale.is_finite() {
         return Err(NotFinite);
     }
@@ -41,41 +39,40 @@ pub(super) fn int8_block(x: &[f32], scales: Scales) -> Result<Quantized, NotFini
     for (code, v) in codes.iter_mut().zip(x) {
         *code = (round((v * inverse).clamp(-127.0, 127.0)) + 128.0) as u8;
     }
-    Ok(Quantized { codes, scale: bits })
+    Ok(Quantized { codes, scale })
 }
 
 /// Symmetric 4-bit codes -8..=7. Scales around "the largest magnitude is an end of the range" are tried, then the least-squares
 /// scale of the best codes; the least squared error wins.
-pub(super) fn int4_block(x: &[f32], scales: Scales) -> Result<Quantized, NotFinite> {
+pub(super) fn int4_block(x: &[f32], scale_type: ScaleType) -> Result<Quantized, NotFinite> {
     const ENDS: [f32; 8] = [-8.0, -7.5, -7.0, -8.5, -9.0, 7.0, 7.5, 6.5];
     largest(x)?;
     let signed = x.iter().fold(0.0f32, |most, &v| if v.abs() > most.abs() { v } else { most });
     let mut values = [0.0; BLOCK_COLS];
     values[..x.len()].copy_from_slice(x);
-    let mut best = (f32::INFINITY, 0u16);
+    let mut best = (f32::INFINITY, 0.0);
     let mut consider = |scale: f32| {
-        let bits = encode(scale, scales);
-        let error = int4_error(&values, decode(bits, scales));
+        let scale = scale_type.round(scale);
+        let error = int4_error(&values, scale);
         if error < best.0 {
-            best = (error, bits);
+            best = (error, scale);
         }
         best.1
     };
     for end in ENDS {
         consider(signed / end);
     }
-    let bits = consider(0.0);
+    let scale = consider(0.0);
     let (mut product, mut square) = (0.0, 0.0);
-    for (v, q) in values.iter().zip(int4_codes(&values, decode(bits, scales))) {
+    for (v, q) in values.iter().zip(int4_codes(&values, scale)) {
         product += v * q;
         square += q * q;
     }
-    let bits = if square > 0.0 { consider(product / square) } else { bits };
-    let scale = decode(bits, scales);
+    let scale = if square > 0.0 { consider(product / square) } else { scale };
     if !scale.is_finite() {
         return Err(NotFinite);
     }
-    Ok(Quantized { codes: int4_codes(&values, scale).map(|q| (q + 8.0) as u8), scale: bits })
+    Ok(Quantized { codes: int4_codes(&values, scale).map(|q| (q + 8.0) as u8), scale })
 }
 
 fn int4_codes(values: &[f32; BLOCK_COLS], scale: f32) -> [f32; BLOCK_COLS] {
@@ -107,22 +104,6 @@ pub(super) fn largest(x: &[f32]) -> Result<f32, NotFinite> {
     if largest.is_finite() { Ok(largest) } else { Err(NotFinite) }
 }
 
-/// The 16 bits of a scale, rounded to nearest.
-fn encode(scale: f32, scales: Scales) -> u16 {
-    match scales {
-        Scales::Bf16 => bf16::from_f32(scale).to_bits(),
-        Scales::F16 | Scales::AffineF16 => f16::from_f32(scale).to_bits(),
-    }
-}
-
-/// The value of a scale's 16 bits.
-pub(super) fn decode(bits: u16, scales: Scales) -> f32 {
-    match scales {
-        Scales::Bf16 => bf16::from_bits(bits).to_f32(),
-        Scales::F16 | Scales::AffineF16 => f16::from_bits(bits).to_f32(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,13 +114,12 @@ mod tests {
 
     #[test]
     fn int8_errs_by_at_most_half_a_step() {
-        for scales in [Scales::F16, Scales::Bf16] {
+        for scale_type in [ScaleType::F16, ScaleType::Bf16, ScaleType::F32] {
             for seed in 0..50 {
                 let x = sample(seed);
-                let block = int8_block(&x, scales).unwrap();
-                let scale = decode(block.scale, scales);
+                let block = int8_block(&x, scale_type).unwrap();
                 for (code, v) in block.codes.iter().zip(&x) {
-                    assert!((scale * (f32::from(*code) - 128.0) - v).abs() <= scale * 0.5001);
+                    assert!((block.scale * (f32::from(*code) - 128.0) - v).abs() <= block.scale * 0.5001);
                 }
             }
         }
@@ -149,12 +129,11 @@ mod tests {
     fn int4_is_no_worse_than_plain_rounding() {
         for seed in 0..50 {
             let x = sample(seed);
-            let block = int4_block(&x, Scales::Bf16).unwrap();
-            let scale = decode(block.scale, Scales::Bf16);
-            let error: f32 = x.iter().zip(block.codes).map(|(v, c)| (v - scale * (f32::from(c) - 8.0)).powi(2)).sum();
+            let block = int4_block(&x, ScaleType::Bf16).unwrap();
+            let error: f32 = x.iter().zip(block.codes).map(|(v, c)| (v - block.scale * (f32::from(c) - 8.0)).powi(2)).sum();
             let mut values = [0.0; 32];
             values.copy_from_slice(&x);
-            let plain = bf16::from_f32(largest(&x).unwrap() / 7.0).to_f32();
+            let plain = ScaleType::Bf16.round(largest(&x).unwrap() / 7.0);
             assert!(error <= int4_error(&values, plain) * 1.0001, "{error}");
         }
     }
@@ -162,19 +141,18 @@ mod tests {
     #[test]
     fn values_of_an_int4_grid_are_found_again() {
         let x: Vec<f32> = (0..32).map(|i| (i % 16 - 8) as f32 * 0.375).collect();
-        let block = int4_block(&x, Scales::F16).unwrap();
-        let scale = decode(block.scale, Scales::F16);
+        let block = int4_block(&x, ScaleType::F16).unwrap();
         for (code, v) in block.codes.iter().zip(&x) {
-            assert_eq!(scale * (f32::from(*code) - 8.0), *v);
+            assert_eq!(block.scale * (f32::from(*code) - 8.0), *v);
         }
     }
 
     #[test]
     fn zeros_stay_zeros_and_what_is_not_finite_is_refused() {
-        assert_eq!(int8_block(&[0.0; 3], Scales::F16).unwrap().codes, [128; 32]);
-        assert_eq!(int4_block(&[0.0; 3], Scales::F16).unwrap().codes, [8; 32]);
-        assert!(int8_block(&[1.0, f32::NAN], Scales::F16).is_err());
-        assert!(int4_block(&[f32::INFINITY], Scales::F16).is_err());
-        assert!(int8_block(&[1e9], Scales::F16).is_err());
+        assert_eq!(int8_block(&[0.0; 3], ScaleType::F16).unwrap().codes, [128; 32]);
+        assert_eq!(int4_block(&[0.0; 3], ScaleType::F16).unwrap().codes, [8; 32]);
+        assert!(int8_block(&[1.0, f32::NAN], ScaleType::F16).is_err());
+        assert!(int4_block(&[f32::INFINITY], ScaleType::F16).is_err());
+        assert!(int8_block(&[1e9], ScaleType::F16).is_err());
     }
 }

@@ -3,11 +3,12 @@
 
 use std::ops::Range;
 
-use half::{bf16, f16};
+use half::bf16;
 use millrace_ops::{LinearMode, e4m3_to_f32};
 
 use super::activations::{ActivationBlock, QuantizedRows};
-use super::layout::{BLOCK_COLS, Codes, DENSE_BLOCK_COLS, DenseLayout, Element, IntLayout, PANEL_ROWS, Scales};
+use super::layout::{BLOCK_COLS, Codes, DENSE_BLOCK_COLS, DenseLayout, Element, IntLayout, Offset, PANEL_ROWS};
+use super::scale_type::ScaleType;
 use super::weight::code_at;
 use super::{LinearTask, PanelLayout};
 
@@ -55,25 +56,22 @@ fn panel_bytes<'a>(task: &LinearTask<'a>, panel: usize) -> &'a [u8] {
 
 fn int_sums(layout: &IntLayout, panel: &[u8], x: &[ActivationBlock]) -> [f32; PANEL_ROWS] {
     let (codes, scales) = panel.split_at(layout.scales_offset());
-    let blocks = codes.chunks_exact(layout.code_bytes()).zip(scales.chunks_exact(layout.scale_bytes()));
     let mut sums = [0.0; PANEL_ROWS];
-    for (x, (codes, scales)) in x.iter().zip(blocks) {
-        let zero = match (layout.scales, layout.codes) {
-            (Scales::AffineF16, _) => 0,
-            (_, Codes::Wide) => x.zero_128,
-            (_, Codes::Nibbles | Codes::Narrow) => x.zero_8,
-        };
+    for (b, (x, codes)) in x.iter().zip(codes.chunks_exact(layout.code_bytes())).enumerate() {
+        let scales = &scales[b / layout.span * layout.scale_bytes()..][..layout.scale_bytes()];
         for (row, sum) in sums.iter_mut().enumerate() {
-            let mut dot = zero;
+            let mut dot = match (layout.offset, layout.codes) {
+                (Offset::Minimum, _) => 0,
+                (Offset::Zero, _) => -i32::from(scales[layout.beside_offset(row)]) * x.sum(),
+                (Offset::Centre, Codes::Wide) => x.zero_128,
+                (Offset::Centre, Codes::Nibbles | Codes::Narrow) => x.zero_8,
+            };
             for col in 0..BLOCK_COLS {
                 dot += i32::from(code_at(layout.codes, codes, row, col)) * i32::from(x.q[col]);
             }
-            let scale = u16_at(scales, row * 2);
-            let scale =
-                if layout.scales == Scales::Bf16 { bf16::from_bits(scale).to_f32() } else { f16::from_bits(scale).to_f32() };
-            *sum += scale * x.scale * dot as f32;
-            if layout.scales == Scales::AffineF16 {
-                *sum += f16::from_bits(u16_at(scales, 32 + row * 2)).to_f32() * x.scaled_sum;
+            *sum += layout.scale.get(scales, row) * x.scale * dot as f32;
+            if layout.offset == Offset::Minimum {
+                *sum += ScaleType::F16.get(&scales[layout.beside_offset(0)..], row) * x.scaled_sum;
             }
         }
     }

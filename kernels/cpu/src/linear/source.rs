@@ -2,35 +2,40 @@
 //! Knows the formats of tensors; not where a row will lie.
 
 use half::{bf16, f16};
-use millrace_ops::{TensorData, TensorFormat, TensorView, e4m3_from_f32, e4m3_to_f32};
+use millrace_ops::{ScaleData, TensorData, TensorView, e4m3_from_f32, e4m3_to_f32};
 
-use super::layout::{BLOCK_COLS, Codes, DENSE_BLOCK_COLS, IntLayout, Scales};
+use super::layout::{BLOCK_COLS, Codes, DENSE_BLOCK_COLS, IntLayout, Offset};
 use super::quantize::{self, NotFinite, Quantized};
 
 /// One row of an integer weight, in the terms of its [`IntLayout`].
 pub(super) struct IntRow {
     /// `blocks * 32`.
     pub(super) codes: Vec<u8>,
-    pub(super) scales: Vec<u16>,
-    /// f16 bits; only meaningful in affine layouts.
-    pub(super) minima: Vec<u16>,
+    /// One per span; values of the layout's type.
+    pub(super) scales: Vec<f32>,
+    /// One per span, f16 values; only meaningful with [`Offset::Minimum`].
+    pub(super) minima: Vec<f32>,
+    /// One per span; only meaningful with [`Offset::Zero`].
+    pub(super) zeros: Vec<u8>,
     values: Vec<f32>,
 }
 
 impl IntRow {
     pub(super) fn new(layout: &IntLayout, cols: usize) -> Self {
-        let blocks = layout.blocks;
-        Self { codes: vec![0; blocks * BLOCK_COLS], scales: vec![0; blocks], minima: vec![0; blocks], values: vec![0.0; cols] }
+        let spans = layout.spans();
+        let codes = vec![0; layout.blocks * BLOCK_COLS];
+        Self { codes, scales: vec![0.0; spans], minima: vec![0.0; spans], zeros: vec![0; spans], values: vec![0.0; cols] }
     }
 
     /// The row's values as the layout holds them.
     pub(super) fn values(&self, layout: &IntLayout, out: &mut [f32]) {
         for (i, value) in out.iter_mut().enumerate() {
-            let (code, block) = (f32::from(self.codes[i]), i / BLOCK_COLS);
-            let scale = quantize::decode(self.scales[block], layout.scales);
-            *value = match layout.scales {
-                Scales::AffineF16 => scale * code + f16::from_bits(self.minima[block]).to_f32(),
-                Scales::F16 | Scales::Bf16 => scale * (code - f32::from(layout.zero())),
+            let (code, span) = (f32::from(self.codes[i]), i / BLOCK_COLS / layout.span);
+            let scale = self.scales[span];
+            *value = match layout.offset {
+                Offset::Minimum => scale * code + self.minima[span],
+                Offset::Centre => scale * (code - f32::from(layout.centre())),
+                Offset::Zero => scale * (code - f32::from(self.zeros[span])),
             };
         }
     }
@@ -42,15 +47,18 @@ impl IntRow {
             TensorData::Q4_1(_) => {
                 for (b, block) in bytes.chunks_exact(20).enumerate() {
                     unpack_nibbles(&block[4..], &mut self.codes[b * 32..][..32]);
-                    self.scales[b] = u16::from_le_bytes([block[0], block[1]]);
-                    self.minima[b] = u16::from_le_bytes([block[2], block[3]]);
+                    self.scales[b] = f16_at(block, 0);
+                    self.minima[b] = f16_at(block, 2);
+                    if !(self.scales[b].is_finite() && self.minima[b].is_finite()) {
+                        return Err(NotFinite);
+                    }
                 }
                 Ok(())
             }
             TensorData::Q4_0(_) => {
                 for (b, block) in bytes.chunks_exact(18).enumerate() {
                     unpack_nibbles(&block[2..], &mut self.codes[b * 32..][..32]);
-                    self.settle(b, u16::from_le_bytes([block[0], block[1]]), 8, layout)?;
+                    self.settle(b, f16_at(block, 0), 8, layout)?;
                 }
                 Ok(())
             }
@@ -59,18 +67,20 @@ impl IntRow {
                     for (code, q) in self.codes[b * 32..][..32].iter_mut().zip(&block[2..]) {
                         *code = q ^ 0x80;
                     }
-                    self.settle(b, u16::from_le_bytes([block[0], block[1]]), 128, layout)?;
+                    self.settle(b, f16_at(block, 0), 128, layout)?;
                 }
                 Ok(())
             }
-            TensorData::Int4Group { scales, group, .. } => {
-                for (pair, byte) in self.codes.chunks_exact_mut(2).zip(bytes) {
+            TensorData::Int4Group { group, .. } | TensorData::Int4ZeroPoint { group, .. } => {
+                let (codes, padding) = self.codes.split_at_mut(bytes.len() * 2);
+                for (pair, byte) in codes.chunks_exact_mut(2).zip(bytes) {
                     pair.copy_from_slice(&[byte & 0xf, byte >> 4]);
                 }
-                let first = view.stored_row(row) * (view.cols / group);
+                // Of the row before, shifted perhaps.
+                padding.fill(0);
                 for b in 0..layout.blocks {
-                    let at = (first + b * BLOCK_COLS / group) * 2;
-                    self.settle(b, u16::from_le_bytes([scales[at], scales[at + 1]]), 8, layout)?;
+                    let (scale, zero) = view.int4_group(row, b * BLOCK_COLS / group);
+                    self.settle(b, scale, zero, layout)?;
                 }
                 Ok(())
             }
@@ -83,8 +93,8 @@ impl IntRow {
         view.row_values(row, &mut values);
         for (b, x) in values.chunks(BLOCK_COLS).enumerate() {
             let (block, zero): (Quantized, u8) = match layout.codes {
-                Codes::Wide => (quantize::int8_block(x, layout.scales)?, 128),
-                Codes::Nibbles | Codes::Narrow => (quantize::int4_block(x, layout.scales)?, 8),
+                Codes::Wide => (quantize::int8_block(x, layout.scale)?, 128),
+                Codes::Nibbles | Codes::Narrow => (quantize::int4_block(x, layout.scale)?, 8),
             };
             self.codes[b * BLOCK_COLS..][..BLOCK_COLS].copy_from_slice(&block.codes);
             self.settle(b, block.scale, zero, layout)?;
@@ -94,19 +104,26 @@ impl IntRow {
     }
 
     /// Brings block `b`, whose codes are there with `zero` as the code of 0, into the layout's terms.
-    fn settle(&mut self, b: usize, scale: u16, zero: u8, layout: &IntLayout) -> Result<(), NotFinite> {
-        self.scales[b] = scale;
-        if layout.scales == Scales::AffineF16 {
-            // Exact: zero is a power of two. Only an overflow can spoil it.
-            let minimum = f16::from_f32(-f32::from(zero) * f16::from_bits(scale).to_f32());
-            self.minima[b] = minimum.to_bits();
-            return if minimum.is_finite() { Ok(()) } else { Err(NotFinite) };
+    fn settle(&mut self, b: usize, scale: f32, zero: u8, layout: &IntLayout) -> Result<(), NotFinite> {
+        let span = b / layout.span;
+        self.scales[span] = scale;
+        match layout.offset {
+            Offset::Minimum => {
+                // Exact: zero is a power of two here. Only an overflow can spoil it.
+                let minimum = f16::from_f32(-f32::from(zero) * scale).to_f32();
+                self.minima[span] = minimum;
+                return if minimum.is_finite() { Ok(()) } else { Err(NotFinite) };
+            }
+            Offset::Zero => self.zeros[span] = zero,
+            Offset::Centre => {
+                // Four-bit zeros below the centre of eight bits; else they are the centre already.
+                let shift = layout.centre() - zero;
+                if shift > 0 {
+                    self.codes[b * BLOCK_COLS..][..BLOCK_COLS].iter_mut().for_each(|code| *code += shift);
+                }
+            }
         }
-        let shift = layout.zero() - zero;
-        if shift > 0 {
-            self.codes[b * BLOCK_COLS..][..BLOCK_COLS].iter_mut().for_each(|code| *code += shift);
-        }
-        Ok(())
+        if scale.is_finite() { Ok(()) } else { Err(NotFinite) }
     }
 }
 
@@ -117,12 +134,9 @@ fn unpack_nibbles(bytes: &[u8], codes: &mut [u8]) {
     }
 }
 
-/// A part of an FP8 weight: its own blocks, or the scales found for it.
+/// A part of an FP8 weight: its own codes and scales, or the scales found for it.
 pub(super) enum Fp8Part<'a> {
-    Stored {
-        codes: TensorView<'a>,
-        scales: &'a [u8],
-    },
+    Stored(TensorView<'a>),
     /// f32 `[ceil(rows/128), ceil(cols/128)]` over logical rows.
     Quantized {
         view: TensorView<'a>,
@@ -132,8 +146,8 @@ pub(super) enum Fp8Part<'a> {
 
 impl<'a> Fp8Part<'a> {
     pub(super) fn new(view: &TensorView<'a>) -> Result<Self, NotFinite> {
-        if let TensorData::Fp8Block { scales, .. } = view.data {
-            return Ok(Self::Stored { codes: *view, scales });
+        if view.format().is_fp8() {
+            return Ok(Self::Stored(*view));
         }
         let across = view.cols.div_ceil(DENSE_BLOCK_COLS);
         let mut scales = vec![0.0f32; view.rows.div_ceil(DENSE_BLOCK_COLS) * across];
@@ -152,12 +166,9 @@ impl<'a> Fp8Part<'a> {
     /// Codes of logical row `row` and one scale per 128 columns. NaN codes and scales that overflow are refused.
     pub(super) fn take(&self, row: usize, codes: &mut [u8], row_scales: &mut [f32]) -> Result<(), NotFinite> {
         match self {
-            Self::Stored { codes: view, scales } => {
+            Self::Stored(view) => {
                 codes.copy_from_slice(view.row_bytes(row));
-                let first = view.stored_row(row) / DENSE_BLOCK_COLS * row_scales.len();
-                for (scale, bytes) in row_scales.iter_mut().zip(scales.chunks_exact(4).skip(first)) {
-                    *scale = f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-                }
+                row_scales.iter_mut().enumerate().for_each(|(block, scale)| *scale = view.fp8_scale(row, block));
             }
             Self::Quantized { view, scales } => {
                 let mut values = vec![0.0; view.cols];
@@ -185,7 +196,14 @@ pub(super) fn round_to_bf16(values: &mut [f32]) {
     values.iter_mut().for_each(|v| *v = bf16::from_f32(*v).to_f32());
 }
 
-/// Whether a tensor's codes are 4-bit ones, kept as they are.
-pub(super) fn is_four_bit(format: TensorFormat) -> bool {
-    matches!(format, TensorFormat::Q4_0 | TensorFormat::Q4_1 | TensorFormat::Int4Group)
+/// The scales of a packed INT4 tensor, and columns that share one.
+pub(super) fn int4_scales<'a>(view: &TensorView<'a>) -> Option<(ScaleData<'a>, usize)> {
+    match view.data {
+        TensorData::Int4Group { scales, group, .. } | TensorData::Int4ZeroPoint { scales, group, .. } => Some((scales, group)),
+        _ => None,
+    }
+}
+
+fn f16_at(bytes: &[u8], at: usize) -> f32 {
+    f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
 }

@@ -2,11 +2,12 @@
 
 use std::any::Any;
 
-use half::{bf16, f16};
+use half::bf16;
 use millrace_ops::{TensorView, WeightFormat, WeightMemory, e4m3_to_f32};
 
-use super::layout::{BLOCK_COLS, Codes, DENSE_BLOCK_COLS, DenseLayout, Element, IntLayout, PANEL_ROWS, PanelLayout, Scales};
+use super::layout::{BLOCK_COLS, Codes, DENSE_BLOCK_COLS, DenseLayout, Element, IntLayout, Offset, PANEL_ROWS, PanelLayout};
 use super::pack;
+use super::scale_type::ScaleType;
 use super::storage::Storage;
 use crate::Isa;
 
@@ -32,8 +33,8 @@ pub struct PackedWeight {
 impl PackedWeight {
     /// Packs `parts`, stacked along their rows, into one weight of `format`.
     ///
-    /// 4-bit codes with their scales and minima, Q8_0 and FP8 blocks are kept as they are where the format allows it;
-    /// other values are quantized: Int8 and Int4 symmetric in groups of 32, Fp8 with a scale per 128x128 block of a part.
+    /// 4-bit codes with their scales and minima or zero points, Q8_0 and FP8 codes are kept as they are where the format
+    /// allows it; other values are quantized: Int8 and Int4 symmetric in groups of 32, Fp8 with a scale per 128x128 block of a part.
     ///
     /// # Errors
     /// A sentence that names the tensor, when a shape or format cannot be held, `isa` is not this machine's, or memory is
@@ -104,16 +105,15 @@ impl WeightMemory for PackedWeight {
 
 fn int_row(layout: &IntLayout, panel: &[u8], row: usize, out: &mut [f32]) {
     let (codes, scales) = panel.split_at(layout.scales_offset());
-    let zero = f32::from(layout.zero());
-    let blocks = codes.chunks_exact(layout.code_bytes()).zip(scales.chunks_exact(layout.scale_bytes()));
-    for (chunk, (codes, scales)) in out.chunks_mut(BLOCK_COLS).zip(blocks) {
-        let bits = u16_at(scales, row * 2);
+    for (b, (chunk, codes)) in out.chunks_mut(BLOCK_COLS).zip(codes.chunks_exact(layout.code_bytes())).enumerate() {
+        let scales = &scales[b / layout.span * layout.scale_bytes()..][..layout.scale_bytes()];
+        let scale = layout.scale.get(scales, row);
         for (col, value) in chunk.iter_mut().enumerate() {
             let code = f32::from(code_at(layout.codes, codes, row, col));
-            *value = match layout.scales {
-                Scales::F16 => f16::from_bits(bits).to_f32() * (code - zero),
-                Scales::Bf16 => bf16::from_bits(bits).to_f32() * (code - zero),
-                Scales::AffineF16 => f16::from_bits(bits).to_f32() * code + f16::from_bits(u16_at(scales, 32 + row * 2)).to_f32(),
+            *value = match layout.offset {
+                Offset::Centre => scale * (code - f32::from(layout.centre())),
+                Offset::Minimum => scale * code + ScaleType::F16.get(&scales[layout.beside_offset(0)..], row),
+                Offset::Zero => scale * (code - f32::from(scales[layout.beside_offset(row)])),
             };
         }
     }

@@ -3,22 +3,26 @@
 //! 2 * 128 * 127 = 32512. Of 4-bit codes a whole block fits: 16 * 15 * 127 = 30480.
 //!
 //! A tile is half a panel by T rows of activations. Steps and their order per block are those of the AVX-512 kernels:
-//! exact integer dot, then `sum = fma(scale * x.scale, dot, sum)`, then the minimum.
+//! exact integer dot, exactly less the zero point's share, then `sum = fma(scale * x.scale, dot, sum)`, then the minimum.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::super::LinearTask;
 use super::super::activations::{ActivationBlock, QuantizedRows};
-use super::super::layout::{Codes, IntLayout, Scales};
+use super::super::layout::{Codes, IntLayout, Offset, PANEL_ROWS};
+use super::super::scale_type::ScaleType;
 use super::store;
 
 const NIBBLES: u8 = Codes::Nibbles as u8;
 const NARROW: u8 = Codes::Narrow as u8;
 const WIDE: u8 = Codes::Wide as u8;
-const F16: u8 = Scales::F16 as u8;
-const BF16: u8 = Scales::Bf16 as u8;
-const AFFINE: u8 = Scales::AffineF16 as u8;
+const F16: u8 = ScaleType::F16 as u8;
+const BF16: u8 = ScaleType::Bf16 as u8;
+const F32: u8 = ScaleType::F32 as u8;
+const CENTRE: u8 = Offset::Centre as u8;
+const MINIMUM: u8 = Offset::Minimum as u8;
+const ZERO: u8 = Offset::Zero as u8;
 
 /// Rows of activations in the widest tile: sums, dots and weights fit the 16 registers.
 const TILE_ROWS: usize = 4;
@@ -35,22 +39,38 @@ pub(in super::super) unsafe fn multiply_int(
 ) {
     // SAFETY: this function's conditions are theirs.
     unsafe {
-        match (layout.codes, layout.scales) {
-            (Codes::Nibbles, Scales::F16) => product::<NIBBLES, F16>(task, layout, panels, scratch),
-            (Codes::Nibbles, Scales::Bf16) => product::<NIBBLES, BF16>(task, layout, panels, scratch),
-            (Codes::Nibbles, Scales::AffineF16) => product::<NIBBLES, AFFINE>(task, layout, panels, scratch),
-            (Codes::Narrow, Scales::F16) => product::<NARROW, F16>(task, layout, panels, scratch),
-            (Codes::Narrow, Scales::Bf16) => product::<NARROW, BF16>(task, layout, panels, scratch),
-            (Codes::Narrow, Scales::AffineF16) => product::<NARROW, AFFINE>(task, layout, panels, scratch),
-            (Codes::Wide, Scales::F16) => product::<WIDE, F16>(task, layout, panels, scratch),
-            (Codes::Wide, Scales::Bf16) => product::<WIDE, BF16>(task, layout, panels, scratch),
-            (Codes::Wide, Scales::AffineF16) => product::<WIDE, AFFINE>(task, layout, panels, scratch),
+        match layout.codes {
+            Codes::Nibbles => by_scale::<NIBBLES>(task, layout, panels, scratch),
+            Codes::Narrow => by_scale::<NARROW>(task, layout, panels, scratch),
+            Codes::Wide => by_scale::<WIDE>(task, layout, panels, scratch),
         }
     }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn product<const CODES: u8, const SCALES: u8>(
+unsafe fn by_scale<const CODES: u8>(
+    task: &LinearTask<'_>,
+    layout: &IntLayout,
+    panels: Range<usize>,
+    scratch: &QuantizedRows,
+) {
+    // SAFETY: this function's conditions are theirs.
+    unsafe {
+        match (layout.offset, layout.scale) {
+            (Offset::Centre, ScaleType::F16) => product::<CODES, F16, CENTRE>(task, layout, panels, scratch),
+            (Offset::Centre, ScaleType::Bf16) => product::<CODES, BF16, CENTRE>(task, layout, panels, scratch),
+            (Offset::Centre, ScaleType::F32) => product::<CODES, F32, CENTRE>(task, layout, panels, scratch),
+            // Minima have F16 scales, zero points 4-bit codes.
+            (Offset::Minimum, _) => product::<CODES, F16, MINIMUM>(task, layout, panels, scratch),
+            (Offset::Zero, ScaleType::F16) => product::<NIBBLES, F16, ZERO>(task, layout, panels, scratch),
+            (Offset::Zero, ScaleType::Bf16) => product::<NIBBLES, BF16, ZERO>(task, layout, panels, scratch),
+            (Offset::Zero, ScaleType::F32) => product::<NIBBLES, F32, ZERO>(task, layout, panels, scratch),
+        }
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn product<const CODES: u8, const SCALE: u8, const OFFSET: u8>(
     task: &LinearTask<'_>,
     layout: &IntLayout,
     panels: Range<usize>,
@@ -65,10 +85,10 @@ unsafe fn product<const CODES: u8, const SCALES: u8>(
                 // SAFETY: `row + size <= task.rows`; the rest is the caller's condition.
                 unsafe {
                     match size {
-                        1 => run::<CODES, SCALES, 1>(task, layout, half, (row, scratch)),
-                        2 => run::<CODES, SCALES, 2>(task, layout, half, (row, scratch)),
-                        3 => run::<CODES, SCALES, 3>(task, layout, half, (row, scratch)),
-                        _ => run::<CODES, SCALES, 4>(task, layout, half, (row, scratch)),
+                        1 => run::<CODES, SCALE, OFFSET, 1>(task, layout, half, (row, scratch)),
+                        2 => run::<CODES, SCALE, OFFSET, 2>(task, layout, half, (row, scratch)),
+                        3 => run::<CODES, SCALE, OFFSET, 3>(task, layout, half, (row, scratch)),
+                        _ => run::<CODES, SCALE, OFFSET, 4>(task, layout, half, (row, scratch)),
                     }
                 }
             }
@@ -78,7 +98,7 @@ unsafe fn product<const CODES: u8, const SCALES: u8>(
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn run<const CODES: u8, const SCALES: u8, const T: usize>(
+unsafe fn run<const CODES: u8, const SCALE: u8, const OFFSET: u8, const T: usize>(
     task: &LinearTask<'_>,
     layout: &IntLayout,
     half: usize,
@@ -89,7 +109,7 @@ unsafe fn run<const CODES: u8, const SCALES: u8, const T: usize>(
         let panel = task.weight.storage.start().add(half / 2 * layout.panel_bytes());
         let x: [*const ActivationBlock; T] =
             std::array::from_fn(|t| scratch.row(task.quantized_row + row + t, task.weight.cols).cast_const());
-        let sums = tile::<CODES, SCALES, T>(layout, panel, half % 2, x);
+        let sums = tile::<CODES, SCALE, OFFSET, T>(layout, panel, half % 2, x);
         for (t, sums) in sums.into_iter().enumerate() {
             store(task, half, row + t, sums);
         }
@@ -102,19 +122,20 @@ unsafe fn run<const CODES: u8, const SCALES: u8, const T: usize>(
 /// A panel at `panel` and `layout.blocks` activation blocks at each of `x`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn tile<const CODES: u8, const SCALES: u8, const T: usize>(
+unsafe fn tile<const CODES: u8, const SCALE: u8, const OFFSET: u8, const T: usize>(
     layout: &IntLayout,
     panel: *const u8,
     half: usize,
     x: [*const ActivationBlock; T],
 ) -> [__m256; T] {
     let code_bytes = if CODES == NIBBLES { 256 } else { 512 };
-    let scale_bytes = if SCALES == AFFINE { 64 } else { 32 };
+    let scale_size = if SCALE == F32 { 4 } else { 2 };
+    let beside_size = if OFFSET == MINIMUM { 2 } else { 1 };
     let mut sums = [_mm256_setzero_ps(); T];
-    // SAFETY: offsets stay within the panel and activation blocks that the caller vouches for.
-    unsafe {
-        let scales = panel.add(layout.scales_offset() + half * 16);
-        for block in 0..layout.blocks {
+    let (mut scales_at, mut left) = (layout.scales_offset(), layout.span);
+    for block in 0..layout.blocks {
+        // SAFETY: offsets stay within the panel and activation blocks that the caller vouches for.
+        unsafe {
             let x = x.map(|x| x.add(block));
             let codes = panel.add(block * code_bytes + half * 32);
             let dots = match CODES {
@@ -122,31 +143,59 @@ unsafe fn tile<const CODES: u8, const SCALES: u8, const T: usize>(
                 NARROW => narrow_dots(codes, x),
                 _ => wide_dots(codes, x),
             };
-            let scales = scales.add(block * scale_bytes);
-            let bits = _mm_loadu_si128(scales.cast());
-            let scale = match SCALES {
-                BF16 => _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(bits))),
-                _ => _mm256_cvtph_ps(bits),
-            };
+            let scale = load_scales::<SCALE>(panel.add(scales_at + half * 8 * scale_size));
+            let beside = panel.add(scales_at + PANEL_ROWS * scale_size + half * 8 * beside_size);
+            let zero = if OFFSET == ZERO { load_zeros(beside) } else { _mm256_setzero_ps() };
             for t in 0..T {
-                let zero = match (CODES, SCALES) {
-                    (WIDE, AFFINE) => -(*x[t]).zero_128,
-                    (WIDE, _) | (_, AFFINE) => 0,
+                let start = match (CODES, OFFSET) {
+                    (WIDE, MINIMUM) => -(*x[t]).zero_128,
+                    (WIDE, _) | (_, MINIMUM | ZERO) => 0,
                     _ => (*x[t]).zero_8,
                 };
-                let dot = _mm256_add_epi32(dots[t], _mm256_set1_epi32(zero));
+                let mut dot = _mm256_cvtepi32_ps(_mm256_add_epi32(dots[t], _mm256_set1_epi32(start)));
+                if OFFSET == ZERO {
+                    dot = _mm256_fnmadd_ps(zero, _mm256_set1_ps((*x[t]).sum() as f32), dot);
+                }
                 let scale = _mm256_mul_ps(scale, _mm256_set1_ps((*x[t]).scale));
-                sums[t] = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(dot), sums[t]);
+                sums[t] = _mm256_fmadd_ps(scale, dot, sums[t]);
             }
-            if SCALES == AFFINE {
-                let minimum = _mm256_cvtph_ps(_mm_loadu_si128(scales.add(32).cast()));
+            if OFFSET == MINIMUM {
+                let minimum = _mm256_cvtph_ps(_mm_loadu_si128(beside.cast()));
                 for t in 0..T {
                     sums[t] = _mm256_fmadd_ps(minimum, _mm256_set1_ps((*x[t]).scaled_sum), sums[t]);
                 }
             }
         }
+        left -= 1;
+        if left == 0 {
+            (scales_at, left) = (scales_at + layout.scale_bytes(), layout.span);
+        }
     }
     sums
+}
+
+/// # Safety
+/// 8 scales at `at`.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+unsafe fn load_scales<const SCALE: u8>(at: *const u8) -> __m256 {
+    // SAFETY: the caller's condition.
+    unsafe {
+        match SCALE {
+            F32 => _mm256_loadu_ps(at.cast()),
+            BF16 => _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(at.cast())))),
+            _ => _mm256_cvtph_ps(_mm_loadu_si128(at.cast())),
+        }
+    }
+}
+
+/// # Safety
+/// 8 zeros at `at`.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn load_zeros(at: *const u8) -> __m256 {
+    // SAFETY: the caller's condition.
+    _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(unsafe { _mm_loadl_epi64(at.cast()) }))
 }
 
 /// Activations `4 * line .. 4 * line + 4` of a block in every 32-bit lane.

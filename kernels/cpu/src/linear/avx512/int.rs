@@ -4,9 +4,10 @@
 //! so a row's result does not depend on the tile it is in:
 //!
 //! ```text
-//! dot  = sum of code * q (i32, exact; begins with -zero * sum(q) for symmetric codes)
+//! dot  = sum of code * q (i32, exact; begins with -centre * sum(q) where zero is the centre of the codes)
+//! dot  = dot - zero * sum(q) (f32, exact: all three are below 2^17)          weights with zero points only
 //! sum  = fma(scale * x.scale, dot, sum)
-//! sum  = fma(minimum, x.scaled_sum, sum)          affine weights only
+//! sum  = fma(minimum, x.scaled_sum, sum)                                      weights with minima only
 //! ```
 
 use std::arch::x86_64::*;
@@ -15,7 +16,8 @@ use std::ops::Range;
 
 use super::super::LinearTask;
 use super::super::activations::{ActivationBlock, QuantizedRows};
-use super::super::layout::{Codes, IntLayout, Scales};
+use super::super::layout::{Codes, IntLayout, Offset, PANEL_ROWS};
+use super::super::scale_type::ScaleType;
 use super::{Ahead, store};
 
 /// What a kernel needs to know of a weight.
@@ -23,13 +25,18 @@ struct Shape {
     blocks: usize,
     panel_bytes: usize,
     scales_offset: usize,
-    /// Where an activation block holds `-zero * sum(q)`.
+    scale_bytes: usize,
+    span: usize,
+    /// Where an activation block holds `-centre * sum(q)`.
     zero_offset: usize,
 }
 
-const F16: u8 = Scales::F16 as u8;
-const BF16: u8 = Scales::Bf16 as u8;
-const AFFINE: u8 = Scales::AffineF16 as u8;
+const F16: u8 = ScaleType::F16 as u8;
+const BF16: u8 = ScaleType::Bf16 as u8;
+const F32: u8 = ScaleType::F32 as u8;
+const CENTRE: u8 = Offset::Centre as u8;
+const MINIMUM: u8 = Offset::Minimum as u8;
+const ZERO: u8 = Offset::Zero as u8;
 
 /// Rows of activations in the widest tile of two panels: 12 sums and 12 dots leave room for codes and scales in 32 registers.
 const TILE_ROWS: usize = 6;
@@ -46,19 +53,38 @@ pub(in super::super) unsafe fn multiply_int(
 ) {
     // SAFETY: this function's conditions are theirs.
     unsafe {
-        match (layout.codes, layout.scales) {
-            (Codes::Nibbles, Scales::F16) => product::<true, F16>(task, layout, panels, scratch),
-            (Codes::Nibbles, Scales::Bf16) => product::<true, BF16>(task, layout, panels, scratch),
-            (Codes::Nibbles, Scales::AffineF16) => product::<true, AFFINE>(task, layout, panels, scratch),
-            (_, Scales::F16) => product::<false, F16>(task, layout, panels, scratch),
-            (_, Scales::Bf16) => product::<false, BF16>(task, layout, panels, scratch),
-            (_, Scales::AffineF16) => product::<false, AFFINE>(task, layout, panels, scratch),
+        if layout.codes == Codes::Nibbles {
+            by_scale::<true>(task, layout, panels, scratch);
+        } else {
+            by_scale::<false>(task, layout, panels, scratch);
         }
     }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-unsafe fn product<const NIBBLES: bool, const SCALES: u8>(
+unsafe fn by_scale<const NIBBLES: bool>(
+    task: &LinearTask<'_>,
+    layout: &IntLayout,
+    panels: Range<usize>,
+    scratch: &QuantizedRows,
+) {
+    // SAFETY: this function's conditions are theirs.
+    unsafe {
+        match (layout.offset, layout.scale) {
+            (Offset::Centre, ScaleType::F16) => product::<NIBBLES, F16, CENTRE>(task, layout, panels, scratch),
+            (Offset::Centre, ScaleType::Bf16) => product::<NIBBLES, BF16, CENTRE>(task, layout, panels, scratch),
+            (Offset::Centre, ScaleType::F32) => product::<NIBBLES, F32, CENTRE>(task, layout, panels, scratch),
+            // Minima have F16 scales, zero points 4-bit codes.
+            (Offset::Minimum, _) => product::<NIBBLES, F16, MINIMUM>(task, layout, panels, scratch),
+            (Offset::Zero, ScaleType::F16) => product::<true, F16, ZERO>(task, layout, panels, scratch),
+            (Offset::Zero, ScaleType::Bf16) => product::<true, BF16, ZERO>(task, layout, panels, scratch),
+            (Offset::Zero, ScaleType::F32) => product::<true, F32, ZERO>(task, layout, panels, scratch),
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+unsafe fn product<const NIBBLES: bool, const SCALE: u8, const OFFSET: u8>(
     task: &LinearTask<'_>,
     layout: &IntLayout,
     panels: Range<usize>,
@@ -68,6 +94,8 @@ unsafe fn product<const NIBBLES: bool, const SCALES: u8>(
         blocks: layout.blocks,
         panel_bytes: layout.panel_bytes(),
         scales_offset: layout.scales_offset(),
+        scale_bytes: layout.scale_bytes(),
+        span: layout.span,
         zero_offset: match layout.codes {
             Codes::Wide => offset_of!(ActivationBlock, zero_128),
             Codes::Nibbles | Codes::Narrow => offset_of!(ActivationBlock, zero_8),
@@ -83,18 +111,18 @@ unsafe fn product<const NIBBLES: bool, const SCALES: u8>(
             // SAFETY: the panels are in the range, `place.row + rows <= task.rows`; the rest is the caller's condition.
             unsafe {
                 match (panels.end - panel, rows) {
-                    (1, 1) => run::<NIBBLES, SCALES, 1, 1>(task, &shape, &place),
-                    (1, 2) => run::<NIBBLES, SCALES, 1, 2>(task, &shape, &place),
-                    (1, 3) => run::<NIBBLES, SCALES, 1, 3>(task, &shape, &place),
-                    (1, 4) => run::<NIBBLES, SCALES, 1, 4>(task, &shape, &place),
-                    (1, 5) => run::<NIBBLES, SCALES, 1, 5>(task, &shape, &place),
-                    (1, _) => run::<NIBBLES, SCALES, 1, 6>(task, &shape, &place),
-                    (_, 1) => run::<NIBBLES, SCALES, 2, 1>(task, &shape, &place),
-                    (_, 2) => run::<NIBBLES, SCALES, 2, 2>(task, &shape, &place),
-                    (_, 3) => run::<NIBBLES, SCALES, 2, 3>(task, &shape, &place),
-                    (_, 4) => run::<NIBBLES, SCALES, 2, 4>(task, &shape, &place),
-                    (_, 5) => run::<NIBBLES, SCALES, 2, 5>(task, &shape, &place),
-                    (_, _) => run::<NIBBLES, SCALES, 2, 6>(task, &shape, &place),
+                    (1, 1) => run::<NIBBLES, SCALE, OFFSET, 1, 1>(task, &shape, &place),
+                    (1, 2) => run::<NIBBLES, SCALE, OFFSET, 1, 2>(task, &shape, &place),
+                    (1, 3) => run::<NIBBLES, SCALE, OFFSET, 1, 3>(task, &shape, &place),
+                    (1, 4) => run::<NIBBLES, SCALE, OFFSET, 1, 4>(task, &shape, &place),
+                    (1, 5) => run::<NIBBLES, SCALE, OFFSET, 1, 5>(task, &shape, &place),
+                    (1, _) => run::<NIBBLES, SCALE, OFFSET, 1, 6>(task, &shape, &place),
+                    (_, 1) => run::<NIBBLES, SCALE, OFFSET, 2, 1>(task, &shape, &place),
+                    (_, 2) => run::<NIBBLES, SCALE, OFFSET, 2, 2>(task, &shape, &place),
+                    (_, 3) => run::<NIBBLES, SCALE, OFFSET, 2, 3>(task, &shape, &place),
+                    (_, 4) => run::<NIBBLES, SCALE, OFFSET, 2, 4>(task, &shape, &place),
+                    (_, 5) => run::<NIBBLES, SCALE, OFFSET, 2, 5>(task, &shape, &place),
+                    (_, _) => run::<NIBBLES, SCALE, OFFSET, 2, 6>(task, &shape, &place),
                 }
             }
             place.row += rows;
@@ -116,7 +144,7 @@ struct Place<'a> {
 /// # Safety
 /// P panels and T quantized rows from `place`; the conditions of [`multiply_int`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-unsafe fn run<const NIBBLES: bool, const SCALES: u8, const P: usize, const T: usize>(
+unsafe fn run<const NIBBLES: bool, const SCALE: u8, const OFFSET: u8, const P: usize, const T: usize>(
     task: &LinearTask<'_>,
     shape: &Shape,
     place: &Place<'_>,
@@ -126,7 +154,7 @@ unsafe fn run<const NIBBLES: bool, const SCALES: u8, const P: usize, const T: us
         let w = task.weight.storage.start().add(place.panel * shape.panel_bytes);
         let x: [*const ActivationBlock; T] =
             std::array::from_fn(|t| place.scratch.row(task.quantized_row + place.row + t, task.weight.cols).cast_const());
-        let sums = tile::<NIBBLES, SCALES, P, T>(shape, w, x, place.ahead);
+        let sums = tile::<NIBBLES, SCALE, OFFSET, P, T>(shape, w, x, place.ahead);
         for (p, sums) in sums.into_iter().enumerate() {
             for (t, sums) in sums.into_iter().enumerate() {
                 store(task, place.panel + p, place.row + t, sums);
@@ -141,40 +169,50 @@ unsafe fn run<const NIBBLES: bool, const SCALES: u8, const P: usize, const T: us
 /// P panels at `w` and `shape.blocks` activation blocks at each of `x`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-unsafe fn tile<const NIBBLES: bool, const SCALES: u8, const P: usize, const T: usize>(
+unsafe fn tile<const NIBBLES: bool, const SCALE: u8, const OFFSET: u8, const P: usize, const T: usize>(
     shape: &Shape,
     w: *const u8,
     x: [*const ActivationBlock; T],
     ahead: Ahead,
 ) -> [[__m512; T]; P] {
     let code_bytes = if NIBBLES { 256 } else { 512 };
-    let scale_bytes = if SCALES == AFFINE { 64 } else { 32 };
     let mut sums = [[_mm512_setzero_ps(); T]; P];
+    let (mut scales_at, mut left) = (shape.scales_offset, shape.span);
     for block in 0..shape.blocks {
         // SAFETY: offsets stay within the panels and activation blocks that the caller vouches for.
         unsafe {
             let x = x.map(|x| x.add(block));
             ahead.prefetch(block);
-            let zeros = x.map(|x| match SCALES {
-                AFFINE => _mm512_setzero_si512(),
-                _ => _mm512_set1_epi32(x.cast::<u8>().add(shape.zero_offset).cast::<i32>().read()),
+            let start = x.map(|x| match OFFSET {
+                CENTRE => _mm512_set1_epi32(x.cast::<u8>().add(shape.zero_offset).cast::<i32>().read()),
+                _ => _mm512_setzero_si512(),
             });
             let codes: [*const u8; P] = std::array::from_fn(|p| w.add(p * shape.panel_bytes + block * code_bytes));
-            let dots = if NIBBLES { nibble_dots([zeros; P], codes, x) } else { byte_dots([zeros; P], codes, x) };
+            let dots = if NIBBLES { nibble_dots([start; P], codes, x) } else { byte_dots([start; P], codes, x) };
             for p in 0..P {
-                let scales = w.add(p * shape.panel_bytes + shape.scales_offset + block * scale_bytes);
-                let scale = load_scales::<SCALES>(scales);
+                let scales = w.add(p * shape.panel_bytes + scales_at);
+                let scale = load_scales::<SCALE>(scales);
+                let beside = scales.add(PANEL_ROWS * if SCALE == F32 { 4 } else { 2 });
+                let zero = if OFFSET == ZERO { load_zeros(beside) } else { _mm512_setzero_ps() };
                 for t in 0..T {
+                    let mut dot = _mm512_cvtepi32_ps(dots[p][t]);
+                    if OFFSET == ZERO {
+                        dot = _mm512_fnmadd_ps(zero, _mm512_set1_ps((*x[t]).sum() as f32), dot);
+                    }
                     let scale = _mm512_mul_ps(scale, _mm512_set1_ps((*x[t]).scale));
-                    sums[p][t] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(dots[p][t]), sums[p][t]);
+                    sums[p][t] = _mm512_fmadd_ps(scale, dot, sums[p][t]);
                 }
-                if SCALES == AFFINE {
-                    let minimum = _mm512_cvtph_ps(_mm256_loadu_si256(scales.add(32).cast()));
+                if OFFSET == MINIMUM {
+                    let minimum = _mm512_cvtph_ps(_mm256_loadu_si256(beside.cast()));
                     for t in 0..T {
                         sums[p][t] = _mm512_fmadd_ps(minimum, _mm512_set1_ps((*x[t]).scaled_sum), sums[p][t]);
                     }
                 }
             }
+        }
+        left -= 1;
+        if left == 0 {
+            (scales_at, left) = (scales_at + shape.scale_bytes, shape.span);
         }
     }
     sums
@@ -248,11 +286,22 @@ unsafe fn four(x: *const ActivationBlock, line: usize) -> __m512i {
 /// 16 scales at `at`.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn load_scales<const SCALES: u8>(at: *const u8) -> __m512 {
+unsafe fn load_scales<const SCALE: u8>(at: *const u8) -> __m512 {
     // SAFETY: the caller's condition.
-    let bits = unsafe { _mm256_loadu_si256(at.cast()) };
-    match SCALES {
-        BF16 => _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits))),
-        _ => _mm512_cvtph_ps(bits),
+    unsafe {
+        match SCALE {
+            F32 => _mm512_loadu_ps(at.cast()),
+            BF16 => _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(at.cast())))),
+            _ => _mm512_cvtph_ps(_mm256_loadu_si256(at.cast())),
+        }
     }
+}
+
+/// # Safety
+/// 16 zeros at `at`.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn load_zeros(at: *const u8) -> __m512 {
+    // SAFETY: the caller's condition.
+    _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(unsafe { _mm_loadu_si128(at.cast()) }))
 }

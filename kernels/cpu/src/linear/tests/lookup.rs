@@ -3,7 +3,7 @@
 use half::bf16;
 use millrace_ops::{RowOrder, TensorFormat, TensorView, WeightFormat};
 
-use super::tensors::{FORMATS, Random, Tensor, shapes};
+use super::tensors::{Random, Tensor, packed_int4, shapes};
 use crate::Isa;
 use crate::linear::{CpuCompute, PackedWeight};
 
@@ -28,13 +28,12 @@ fn exact(view: &TensorView<'_>, row: usize) -> Vec<f32> {
 
 /// Whether a weight format keeps the stored values as they are.
 fn keeps(stored: TensorFormat, format: WeightFormat) -> bool {
-    use TensorFormat::{Bf16, Fp8Block, Int4Group, Q4_0, Q4_1, Q8_0};
     match format {
         WeightFormat::F32 => true,
-        WeightFormat::Bf16 => stored == Bf16,
-        WeightFormat::Fp8 => stored == Fp8Block,
-        WeightFormat::Int8 => matches!(stored, Q8_0 | Q4_0 | Q4_1 | Int4Group),
-        WeightFormat::Int4 => matches!(stored, Q4_0 | Q4_1 | Int4Group),
+        WeightFormat::Bf16 => stored == TensorFormat::Bf16,
+        WeightFormat::Fp8 => stored.is_fp8(),
+        WeightFormat::Int8 => stored.is_four_bit() || stored == TensorFormat::Q8_0,
+        WeightFormat::Int4 => stored.is_four_bit(),
     }
 }
 
@@ -47,7 +46,7 @@ fn rms(values: impl Iterator<Item = f32>) -> f32 {
 #[test]
 fn rows_are_exact_or_nearly_so() {
     let mut random = Random::new(1);
-    for stored in FORMATS {
+    for stored in TensorFormat::ALL {
         for &(rows, cols) in shapes(stored) {
             let tensor = Tensor::random(stored, rows, cols, &mut random);
             for format in WEIGHT_FORMATS {
@@ -95,7 +94,7 @@ fn check_row(held: &[f32], values: &[f32], format: WeightFormat, kept: bool) {
 #[test]
 fn reference_weights_hold_the_same_values() {
     let mut random = Random::new(2);
-    for stored in FORMATS {
+    for stored in TensorFormat::ALL {
         let &(rows, cols) = shapes(stored).last().unwrap();
         let tensor = Tensor::random(stored, rows, cols, &mut random);
         for format in WEIGHT_FORMATS {
@@ -112,7 +111,7 @@ fn reference_weights_hold_the_same_values() {
 #[test]
 fn stacked_parts_keep_their_rows_and_orders() {
     let mut random = Random::new(3);
-    for stored in FORMATS {
+    for stored in TensorFormat::ALL {
         let cols = 160;
         let mut parts: Vec<Tensor> = [24, 8, 5].map(|rows| Tensor::random(stored, rows, cols, &mut random)).into();
         parts[0].order = RowOrder::RotaryPairs { head_dim: 8 };
@@ -136,18 +135,52 @@ fn stacked_parts_keep_their_rows_and_orders() {
 }
 
 #[test]
+fn packed_int4_is_kept_in_every_group_and_scale_type() {
+    for tensor in packed_int4(&mut Random::new(20)) {
+        for compute in [CpuCompute::Fast, CpuCompute::Reference] {
+            for format in [WeightFormat::Int4, WeightFormat::Int8] {
+                let weight = pack(&[tensor.view()], format, compute);
+                for r in 0..tensor.rows {
+                    assert_eq!(row(&weight, r), exact(&tensor.view(), r), "{} as {format}, {compute:?}", tensor.format);
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn parts_of_different_formats_share_a_layout_without_loss() {
     let mut random = Random::new(4);
-    use TensorFormat::{Bf16, Int4Group, Q4_0, Q4_1, Q8_0};
-    for mix in [[Q4_1, Q8_0, Q4_0], [Q8_0, Q4_0, Q4_0], [Q4_0, Bf16, Q4_1], [Int4Group, Bf16, Int4Group]] {
+    use TensorFormat::{Bf16, Fp8Channel, Int4Group, Int4ZeroPoint, Q4_0, Q4_1, Q8_0};
+    let mixes = [
+        [Q4_1, Q8_0, Q4_0],
+        [Q8_0, Q4_0, Q4_0],
+        [Q4_0, Bf16, Q4_1],
+        [Int4Group, Bf16, Int4Group],
+        [Int4Group, Int4ZeroPoint, Fp8Channel],
+        // F16 and BF16 scales meet in F32.
+        [Int4Group, Q8_0, Q4_0],
+        [Int4ZeroPoint, Q4_0, Q4_0],
+    ];
+    for mix in mixes {
         let parts: Vec<Tensor> = mix.iter().map(|&format| Tensor::random(format, 20, 64, &mut random)).collect();
         let views: Vec<TensorView<'_>> = parts.iter().map(Tensor::view).collect();
-        for format in [WeightFormat::Int8, WeightFormat::Int4] {
-            let weight = pack(&views, format, CpuCompute::Fast);
-            for (i, view) in views.iter().enumerate() {
-                for r in 0..20 {
-                    check_row(&row(&weight, i * 20 + r), &exact(view, r), format, keeps(view.format(), format));
-                }
+        check_stack(&views, &format!("{mix:?}"));
+    }
+    // Groups of 32, 128 and a whole row of 256.
+    let groups = [(Int4Group, 32), (Int4ZeroPoint, 128), (Int4Group, 256)];
+    let parts = groups.map(|(format, group)| Tensor::random(format, 20, 256, &mut random).with_group(group, &mut random));
+    let views: Vec<TensorView<'_>> = parts.iter().map(Tensor::view).collect();
+    check_stack(&views, "groups");
+}
+
+fn check_stack(views: &[TensorView<'_>], what: &str) {
+    for format in [WeightFormat::Int8, WeightFormat::Int4] {
+        let weight = pack(views, format, CpuCompute::Fast);
+        for (i, view) in views.iter().enumerate() {
+            println!("{what} as {format}: {}", view.format());
+            for r in 0..20 {
+                check_row(&row(&weight, i * 20 + r), &exact(view, r), format, keeps(view.format(), format));
             }
         }
     }

@@ -23,18 +23,28 @@ fn shapes_that_do_not_stack_are_refused() {
 fn groups_and_scales_that_integers_cannot_hold_are_refused() {
     let mut random = Random::new(6);
     let group = Tensor::random(TensorFormat::Int4Group, 4, 64, &mut random);
-    let q8 = Tensor::random(TensorFormat::Q8_0, 4, 64, &mut random);
-    assert!(refusal(&[group.view(), q8.view()], WeightFormat::Int8).contains("BF16 scales"));
-    let small = Tensor::random(TensorFormat::Int4Group, 4, 24, &mut random).with_group(8);
+    let minima = Tensor::random(TensorFormat::Q4_1, 4, 64, &mut random);
+    assert!(refusal(&[group.view(), minima.view()], WeightFormat::Int8).contains("minima in F16 cannot be stacked"));
+    let small = Tensor::random(TensorFormat::Int4Group, 4, 24, &mut random).with_group(8, &mut random);
     assert!(refusal(&[small.view()], WeightFormat::Int4).contains("groups of 8"));
 }
 
 #[test]
 fn damaged_values_are_refused_with_the_tensor_named() {
     let mut random = Random::new(7);
-    let mut fp8 = Tensor::random(TensorFormat::Fp8Block, 4, 64, &mut random);
-    fp8.spoil(70, 0xff);
-    assert!(refusal(&[fp8.view()], WeightFormat::Fp8).contains("`t` holds values"));
+    for format in [TensorFormat::Fp8Block, TensorFormat::Fp8Channel, TensorFormat::Fp8Tensor] {
+        let mut fp8 = Tensor::random(format, 4, 64, &mut random);
+        fp8.spoil(70, 0xff);
+        assert!(refusal(&[fp8.view()], WeightFormat::Fp8).contains("`t` holds values"));
+    }
+    for format in [TensorFormat::Int4Group, TensorFormat::Int4ZeroPoint] {
+        for bad in [f32::NAN, f32::INFINITY] {
+            let int4 = Tensor::random(format, 4, 64, &mut random).with_scale(3, bad);
+            for format in [WeightFormat::Int8, WeightFormat::Int4] {
+                assert!(refusal(&[int4.view()], format).contains("`t` holds values"), "{format}");
+            }
+        }
+    }
     let mut bf16 = Tensor::random(TensorFormat::Bf16, 4, 64, &mut random);
     bf16.spoil(11, 0x7f);
     bf16.spoil(10, 0xc0);

@@ -3,7 +3,7 @@
 use millrace_ops::{LinearMode, TensorFormat, WeightFormat};
 
 use super::lookup::WEIGHT_FORMATS;
-use super::tensors::{FORMATS, Random, Tensor, shapes};
+use super::tensors::{Random, Tensor, packed_int4, shapes};
 use crate::Isa;
 use crate::linear::activations::{ActivationBlock, quantize_block};
 use crate::linear::layout::BLOCK_COLS;
@@ -100,7 +100,7 @@ fn product(weight: &PackedWeight, x: &[f64]) -> Vec<(f64, f64)> {
 #[test]
 fn products_agree_with_f64() {
     let mut random = Random::new(11);
-    for stored in FORMATS {
+    for stored in TensorFormat::ALL {
         for &(rows, cols) in shapes(stored) {
             let tensor = Tensor::random(stored, rows, cols, &mut random);
             let x = random.values(70 * cols);
@@ -122,6 +122,28 @@ fn products_agree_with_f64() {
     }
 }
 
+#[test]
+fn products_of_packed_int4_agree_with_f64_in_every_group_and_scale_type() {
+    let mut random = Random::new(21);
+    for tensor in packed_int4(&mut random) {
+        let x = random.values(9 * tensor.cols);
+        for format in [WeightFormat::Int4, WeightFormat::Int8] {
+            let weight = pack(&tensor, format, Isa::Scalar);
+            let right = product(&weight, &effective(&weight, &x));
+            for isa in Isa::available() {
+                let weight = pack(&tensor, format, isa);
+                let whole = Case::new(&weight, &x).run(0, 9);
+                let what = format!("{} {}x{} as {format}, {isa}", tensor.format, tensor.rows, tensor.cols);
+                check(&whole, &right, 2e-6, &what);
+                for first in 0..9 {
+                    let alone = Case { chunk: 1, ..Case::new(&weight, &x) }.run(first, 1);
+                    assert_eq!(alone, whole[first * tensor.rows..][..tensor.rows], "{what}, row {first}");
+                }
+            }
+        }
+    }
+}
+
 /// `tolerance` is relative to the sum of magnitudes.
 fn check(out: &[f32], right: &[(f64, f64)], tolerance: f64, what: &str) {
     for (i, (&got, &(want, size))) in out.iter().zip(right).enumerate() {
@@ -132,7 +154,8 @@ fn check(out: &[f32], right: &[(f64, f64)], tolerance: f64, what: &str) {
 #[test]
 fn a_row_does_not_depend_on_its_batch_or_on_how_panels_are_split() {
     let mut random = Random::new(12);
-    for stored in [TensorFormat::F32, TensorFormat::Q8_0, TensorFormat::Q4_0, TensorFormat::Q4_1, TensorFormat::Int4Group] {
+    use TensorFormat::{F32, Fp8Channel, Int4Group, Int4ZeroPoint, Q4_0, Q4_1, Q8_0};
+    for stored in [F32, Q8_0, Q4_0, Q4_1, Int4Group, Int4ZeroPoint, Fp8Channel] {
         let tensor = Tensor::random(stored, 139, 320, &mut random);
         let x = random.values(70 * 320);
         for format in WEIGHT_FORMATS {
