@@ -7,6 +7,7 @@ mod file;
 mod gguf;
 mod hub;
 mod quantization;
+mod safetensors;
 mod stored;
 mod view;
 mod vocab;
@@ -15,7 +16,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use millrace_ops::{TensorFormat, TensorView};
+use millrace_ops::TensorView;
 
 pub use config::{Config, Flag};
 pub(crate) use stored::StoredTensor;
@@ -99,6 +100,21 @@ impl Checkpoint {
         if self.config().is_wrapped() { format!("{WRAPPED}{name}").into() } else { name.into() }
     }
 
+    /// The error for a tensor that does not fit, naming the file that holds it.
+    pub(crate) fn tensor_error(&self, name: &str, why: impl Into<String>) -> CheckpointError {
+        let path = self.file_of(name).unwrap_or(&self.path);
+        CheckpointError::tensor(path, name, why)
+    }
+
+    /// The file that holds a tensor (packed: its codes), by its hub name or the name that it is stored under.
+    pub(crate) fn file_of(&self, name: &str) -> Option<&Path> {
+        let table = self.source.parts().1;
+        let stored = self.stored_name(name);
+        let found = |name: &str| table.entries.get(name).or_else(|| table.entries.get(&format!("{name}_packed")));
+        let entry = found(name).or_else(|| found(&stored))?;
+        table.files.get(entry.file).map(MappedFile::path)
+    }
+
     /// Whether [`Self::tensor`] has something to look at.
     pub fn has_tensor(&self, name: &str) -> bool {
         let (entries, name) = (&self.source.parts().1.entries, self.stored_name(name));
@@ -112,8 +128,7 @@ impl Checkpoint {
     pub fn vector(&self, name: &str, length: usize) -> Result<Vec<f32>, CheckpointError> {
         let view = self.tensor(name)?;
         if (view.rows, view.cols) != (1, length) {
-            let why = format!("has shape [{}, {}], not [{length}]", view.rows, view.cols);
-            return Err(CheckpointError::tensor(&self.path, name, why));
+            return Err(self.tensor_error(name, format!("has shape [{}, {}], not [{length}]", view.rows, view.cols)));
         }
         let mut stored = vec![0.0; length];
         TensorView { order: millrace_ops::RowOrder::AsStored, ..view }.row_values(0, &mut stored);
@@ -209,9 +224,4 @@ fn open_gguf(path: &Path) -> Result<MappedFile, CheckpointError> {
         "a file that does not begin with `GGUF`"
     };
     Err(CheckpointError::NotACheckpoint { path: path.to_path_buf(), found: found.to_owned() })
-}
-
-/// Whether a format's values are stored with scales of their own.
-pub(crate) fn is_quantized(format: TensorFormat) -> bool {
-    !matches!(format, TensorFormat::F32 | TensorFormat::F16 | TensorFormat::Bf16)
 }

@@ -58,6 +58,9 @@ pub enum ModelError {
     Checkpoint(#[from] CheckpointError),
     #[error(transparent)]
     Backend(#[from] BackendError),
+    /// A weight that the device cannot hold in the wanted format, or whose values are damaged.
+    #[error("{}: {source}", path.display())]
+    Weight { path: PathBuf, source: BackendError },
     /// No architecture of that name is built in.
     #[error("{}: architecture `{found}` is not known; use a checkpoint of one of: {known}", path.display())]
     UnknownArchitecture { path: PathBuf, found: String, known: String },

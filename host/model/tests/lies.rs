@@ -154,11 +154,11 @@ fn safetensors_headers() {
     let one = |shape: &str, offsets: &str| {
         safetensors(&format!(r#"{{"a":{{"dtype":"U8","shape":{shape},"data_offsets":{offsets}}}}}"#), 4)
     };
-    expect(&text(&one("[4]", "[0,8]")), &["safetensors header"]);
-    expect(&text(&one("[8]", "[0,8]")), &["describes 8 bytes, the file holds 4"]);
+    expect(&text(&one("[4]", "[0,8]")), &["tensor `a`", "needs 4 bytes"]);
+    expect(&text(&one("[8]", "[0,8]")), &["tensor `a`", "claims bytes 0 to 8, the file holds 4"]);
     expect(&text(&one("[2]", "[0,2]")), &["describes 2 bytes, the file holds 4"]);
-    expect(&text(&one("[4]", "[4,0]")), &["safetensors header"]);
-    expect(&text(&one("[4294967296,4294967296]", "[0,0]")), &["safetensors header"]);
+    expect(&text(&one("[4]", "[4,0]")), &["tensor `a`", "offsets are 4 to 0"]);
+    expect(&text(&one("[4294967296,4294967296]", "[0,0]")), &["tensor `a`", "no whole number of bytes that fits"]);
     expect(&text(&safetensors(r#"{"a":{"dtype":"Q9","shape":[4],"data_offsets":[0,4]}}"#, 4)), &["Q9"]);
     // Sizes that each fit 64 bits and whose sum with the header does not.
     let step = (1u64 << 61) - 1;
@@ -168,7 +168,7 @@ fn safetensors_headers() {
     };
     let mut tensors: Vec<String> = (0..8).map(|i| tensor(i, step)).collect();
     tensors.push(tensor(8, 7));
-    expect(&text(&safetensors(&format!("{{{}}}", tensors.join(",")), 4)), &["describes 18446744073709551615 bytes"]);
+    expect(&text(&safetensors(&format!("{{{}}}", tensors.join(",")), 4)), &["tensor `t0`", "the file holds 4"]);
 }
 
 #[test]
@@ -227,9 +227,9 @@ fn configs() {
     let awq = with_config("llama-fp8", r#""quant_method": "fp8""#, r#""quant_method": "awq""#);
     expect(&refused(&awq.1).to_string(), &["AWQ"]);
     let group = with_config("llama-int4", r#""group_size": 32"#, r#""group_size": 64"#);
-    expect(&load_error(&group.1), &["q_proj.weight_packed", "fits no group size"]);
+    expect(&load_error(&group.1), &["q_proj.weight_packed", "the config says INT4 in groups of 64"]);
     let unquantized = with_config("llama-fp8", "quantization_config", "something_else");
-    expect(&load_error(&unquantized.1), &["is FP8, but the config names no FP8"]);
+    expect(&load_error(&unquantized.1), &["is FP8, but the config has no quantization_config"]);
     let huge = hub("llama-bf16", &[("config.json", &vec![b' '; (16 << 20) + 1])]);
     expect(&refused(&huge.1).to_string(), &["longer than"]);
 }

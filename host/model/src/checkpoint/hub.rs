@@ -4,18 +4,16 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use safetensors::tensor::{Dtype, Metadata};
 use serde_json::{Map, Value};
 
 use super::config::{Config, MAX_CONFIG};
 use super::file::{MappedFile, read_text};
-use super::stored::{StoredTensor, StoredType, TensorTable};
+use super::safetensors::read_header;
+use super::stored::TensorTable;
 use super::vocab::TokenizerSource;
 use crate::CheckpointError;
 
 const MAX_INDEX: usize = 64 << 20;
-/// safetensors allows 100 MB; the largest models stay under a third of that.
-const MAX_HEADER: usize = 64 << 20;
 const MAX_SHARDS: usize = 4096;
 
 const SINGLE: &str = "model.safetensors";
@@ -93,13 +91,15 @@ fn read_sharded(directory: &Path) -> Result<TensorTable, CheckpointError> {
         let mut found = read_header(&file, table.files.len())?;
         for tensor in tensors {
             let Some(entry) = found.remove(tensor) else {
-                return Err(CheckpointError::tensor(
-                    &shard_path,
-                    tensor,
-                    format!("is not in the file that {INDEX} names for it"),
-                ));
+                let why = format!("is not in the file that {INDEX} names for it");
+                return Err(CheckpointError::tensor(&shard_path, tensor, why));
             };
             table.entries.insert(tensor.to_owned(), entry);
+        }
+        // What the index does not know is not used; what it puts elsewhere would be here a second time.
+        if let Some((tensor, elsewhere)) = found.keys().find_map(|tensor| Some((tensor, map.get(tensor)?))) {
+            let why = format!("is here and, as {INDEX} has it, in {elsewhere}");
+            return Err(CheckpointError::tensor(&shard_path, tensor, why));
         }
         table.files.push(file);
     }
@@ -109,59 +109,6 @@ fn read_sharded(directory: &Path) -> Result<TensorTable, CheckpointError> {
 /// A file name without any path, so that an index cannot point outside its directory.
 fn is_plain_name(name: &str) -> bool {
     !name.is_empty() && Path::new(name).file_name().is_some_and(|last| last == name)
-}
-
-/// Reads the header of a safetensors file: `length: u64, JSON of that length, data`.
-///
-/// The crate's [`Metadata`] checks that tensors lie back to back without holes and that each has exactly the bytes of its
-/// shape. The sum against the file's size is checked here, since header offsets near 2^64 would overflow it.
-fn read_header(file: &MappedFile, index: usize) -> Result<BTreeMap<String, StoredTensor>, CheckpointError> {
-    let damaged = |what: &str, why: String| CheckpointError::damaged(file.path(), what, 0, why);
-    let Some((prefix, rest)) = file.bytes().split_first_chunk::<8>() else {
-        return Err(damaged("safetensors header", format!("the file has only {} bytes", file.len())));
-    };
-    let claimed = u64::from_le_bytes(*prefix);
-    let header = usize::try_from(claimed).ok().filter(|&n| n <= MAX_HEADER).and_then(|n| rest.get(..n));
-    let Some(header) = header else {
-        let why = format!("it claims {claimed} bytes, the file has {} more and {MAX_HEADER} are allowed", rest.len());
-        return Err(damaged("safetensors header", why));
-    };
-    let metadata: Metadata = serde_json::from_slice(header).map_err(|e| damaged("safetensors header", e.to_string()))?;
-    let data_start = 8 + header.len();
-    if data_start.checked_add(metadata.data_len()) != Some(file.len()) {
-        let held = file.len() - data_start;
-        return Err(damaged("tensor data", format!("the header describes {} bytes, the file holds {held}", metadata.data_len())));
-    }
-    let mut entries = BTreeMap::new();
-    for (name, info) in metadata.tensors() {
-        let (begin, end) = info.data_offsets;
-        let tensor = StoredTensor {
-            file: index,
-            start: data_start.saturating_add(begin),
-            bytes: end.saturating_sub(begin),
-            kind: stored_type(info.dtype),
-            shape: info.shape.clone(),
-            rotary_pairs: None,
-        };
-        entries.insert(name, tensor);
-    }
-    Ok(entries)
-}
-
-fn stored_type(dtype: Dtype) -> StoredType {
-    match dtype {
-        Dtype::F32 => StoredType::F32,
-        Dtype::F16 => StoredType::F16,
-        Dtype::BF16 => StoredType::Bf16,
-        Dtype::F8_E4M3 => StoredType::F8E4m3,
-        Dtype::I32 => StoredType::I32,
-        Dtype::I64 => StoredType::I64,
-        Dtype::F8_E5M2 => StoredType::Other("F8_E5M2"),
-        Dtype::F64 => StoredType::Other("F64"),
-        Dtype::U8 => StoredType::Other("U8"),
-        Dtype::I8 => StoredType::Other("I8"),
-        _ => StoredType::Other("a type that no weight is read from"),
-    }
 }
 
 /// generation_config.json decides, else config.json.

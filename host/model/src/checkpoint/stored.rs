@@ -17,6 +17,7 @@ pub(crate) enum StoredType {
     Q4_0,
     Q4_1,
     F8E4m3,
+    I8,
     I32,
     I64,
     /// Present but never used as a weight.
@@ -33,6 +34,7 @@ impl StoredType {
             Self::Q4_0 => "Q4_0",
             Self::Q4_1 => "Q4_1",
             Self::F8E4m3 => "F8_E4M3",
+            Self::I8 => "I8",
             Self::I32 => "I32",
             Self::I64 => "I64",
             Self::Other(name) => name,
@@ -46,7 +48,7 @@ impl StoredType {
             Self::F32 | Self::I32 => cols.checked_mul(4),
             Self::F16 | Self::Bf16 => cols.checked_mul(2),
             Self::I64 => cols.checked_mul(8),
-            Self::F8E4m3 => Some(cols),
+            Self::F8E4m3 | Self::I8 => Some(cols),
             Self::Q8_0 => blocks(34),
             Self::Q4_0 => blocks(18),
             Self::Q4_1 => blocks(20),
@@ -106,6 +108,12 @@ impl TensorTable {
     pub(crate) fn error(&self, tensor: &StoredTensor, name: &str, why: impl Into<String>) -> CheckpointError {
         let path = self.files.get(tensor.file).map_or(Path::new(""), MappedFile::path);
         CheckpointError::tensor(path, name, why)
+    }
+
+    /// Values that no writer gives.
+    pub(crate) fn damaged(&self, tensor: &StoredTensor, name: &str, why: impl Into<String>) -> CheckpointError {
+        let path = self.files.get(tensor.file).map_or(Path::new(""), MappedFile::path);
+        CheckpointError::damaged(path, format!("tensor `{name}`"), tensor.start, why)
     }
 
     /// Bytes of all files.

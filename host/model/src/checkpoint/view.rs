@@ -1,13 +1,18 @@
-//! Turns stored tensors into views that a backend can prepare: joins FP8 codes with their scales and packed INT4 with its
-//! scales and shape, and checks every size. Knows no file format and no architecture.
+//! Turns stored tensors into views that a backend can prepare: joins FP8 and packed INT4 codes with their scales, and checks
+//! every size, scale and what the config says of them. Knows no file format and no architecture.
+
+mod fp8;
+mod packed;
+mod scales;
 
 use millrace_ops::{RowOrder, TensorData, TensorView};
 
-use super::quantization::Quantization;
+use super::quantization::{Quantization, READ_INSTEAD};
 use super::stored::{StoredTensor, StoredType, TensorTable};
 use crate::CheckpointError;
 
-const FP8_BLOCK: usize = 128;
+/// A tensor with the name it is stored under.
+type Named<'a> = (&'a str, &'a StoredTensor);
 
 /// Looks tensors up by hub name.
 #[derive(Clone, Copy)]
@@ -20,25 +25,32 @@ pub(super) struct Views<'a> {
 
 impl<'a> Views<'a> {
     pub(super) fn view(self, name: &str) -> Result<TensorView<'a>, CheckpointError> {
-        if let Some((key, tensor)) = self.table.entries.get_key_value(name) {
+        if let Some((key, tensor)) = self.find(name) {
             return self.plain(key, tensor);
         }
-        if let Some((key, tensor)) = self.table.entries.get_key_value(&format!("{name}_packed")) {
+        if let Some((key, tensor)) = self.find(&format!("{name}_packed")) {
             return self.packed(key, tensor);
         }
-        if let Some(module) = name.strip_suffix(".weight")
-            && self.table.entries.contains_key(&format!("{module}.qweight"))
-        {
-            let what = format!("tensor `{module}.qweight` (AWQ or GPTQ)");
-            let instead = "use a checkpoint in BF16, FP8 or compressed-tensors pack-quantized INT4";
-            return Err(CheckpointError::unsupported(self.path, what, instead));
+        if let Some(what) = self.other_layout(name) {
+            return Err(self.unsupported(what));
         }
         Err(CheckpointError::MissingTensor { path: self.path.to_path_buf(), tensor: name.to_owned() })
+    }
+
+    /// Names the quantization of a weight that is stored under other names than those read here.
+    fn other_layout(self, name: &str) -> Option<String> {
+        let module = name.strip_suffix(".weight")?;
+        let layouts = [(".qweight", "AWQ or GPTQ"), ("_blocks", "MXFP4"), (".weight_quantized", "quanto"), (".codes", "AQLM")];
+        let (suffix, layout) = layouts.iter().find(|(suffix, _)| self.find(&format!("{module}{suffix}")).is_some())?;
+        Some(format!("tensor `{module}{suffix}` ({layout})"))
     }
 
     /// A tensor whose rows are runs of bytes; FP8 with its scales.
     fn plain(self, key: &'a str, tensor: &'a StoredTensor) -> Result<TensorView<'a>, CheckpointError> {
         let (rows, cols) = self.matrix(key, tensor)?;
+        if let StoredType::Other("U8" | "F4") | StoredType::I8 = tensor.kind {
+            return Err(self.coded_bytes(key, tensor));
+        }
         let bytes = self.sized(key, tensor, tensor.kind.row_bytes(cols).and_then(|b| b.checked_mul(rows)))?;
         let data = match tensor.kind {
             StoredType::F32 => TensorData::F32(bytes),
@@ -47,9 +59,12 @@ impl<'a> Views<'a> {
             StoredType::Q8_0 => TensorData::Q8_0(bytes),
             StoredType::Q4_0 => TensorData::Q4_0(bytes),
             StoredType::Q4_1 => TensorData::Q4_1(bytes),
-            StoredType::F8E4m3 => TensorData::Fp8Block { codes: bytes, scales: self.fp8_scales(key, tensor, rows, cols)? },
+            StoredType::F8E4m3 => self.fp8(key, tensor, bytes)?,
             other => return Err(self.table.error(tensor, key, format!("is {}, no weight", other.name()))),
         };
+        if !tensor.kind.is_quantized() {
+            self.check_saved_quantized(key, tensor)?;
+        }
         let order = match tensor.rotary_pairs {
             None => RowOrder::AsStored,
             Some(head_dim) => RowOrder::RotaryPairs { head_dim },
@@ -57,81 +72,39 @@ impl<'a> Views<'a> {
         Ok(TensorView { name: key, rows, cols, data, order })
     }
 
-    fn fp8_scales(self, key: &str, tensor: &StoredTensor, rows: usize, cols: usize) -> Result<&'a [u8], CheckpointError> {
-        if *self.quantization != Quantization::Fp8Blocks {
-            return Err(self.table.error(tensor, key, "is FP8, but the config names no FP8 with 128x128 blocks"));
+    /// Floats beside a scale are values before quantization: the model that was evaluated had rounded ones.
+    fn check_saved_quantized(self, key: &str, tensor: &StoredTensor) -> Result<(), CheckpointError> {
+        let Some(module) = key.strip_suffix(".weight") else { return Ok(()) };
+        if self.find(&format!("{key}_scale")).is_none() || self.quantization.schemes(module).is_err() {
+            return Ok(());
         }
-        let scales = self.companion(&format!("{key}_scale_inv"), StoredType::F32)?;
-        let wanted = [rows.div_ceil(FP8_BLOCK), cols.div_ceil(FP8_BLOCK)];
-        self.shaped(scales, &wanted)
+        let why = format!("is {} but has a `weight_scale`: it was saved before it was quantized", tensor.kind.name());
+        Err(self.table.error(tensor, key, why))
     }
 
-    fn packed(self, key: &'a str, tensor: &'a StoredTensor) -> Result<TensorView<'a>, CheckpointError> {
-        let wrong = |why: String| self.table.error(tensor, key, why);
-        let name = key.strip_suffix("_packed").unwrap_or(key);
-        let Quantization::PackedInt4 { groups } = self.quantization else {
-            return Err(wrong("is packed, but the config names no pack-quantized INT4".to_owned()));
-        };
-        for (suffix, what) in [("_zero_point", "zero points"), ("_g_idx", "activation ordering")] {
-            if self.table.entries.contains_key(&format!("{name}{suffix}")) {
-                let what = format!("tensor `{name}` with {what}");
-                return Err(CheckpointError::unsupported(self.path, what, "use symmetric INT4 without reordering"));
-            }
-        }
-        if tensor.kind != StoredType::I32 {
-            return Err(wrong(format!("is {}, not I32", tensor.kind.name())));
-        }
-        let (rows, words) = self.matrix(key, tensor)?;
-        let cols = words.checked_mul(8).ok_or_else(|| wrong("is too wide".to_owned()))?;
-        if self.logical_shape(name)? != [rows, cols] {
-            return Err(wrong(format!("holds {rows}x{cols} elements, its `weight_shape` says otherwise")));
-        }
-        let scales = self.companion(&format!("{name}_scale"), StoredType::Bf16)?;
-        let per_row = scales.1.shape.last().copied().unwrap_or(0);
-        let group = cols.checked_div(per_row).filter(|g| g.checked_mul(per_row) == Some(cols) && g.is_multiple_of(8));
-        let group = group.filter(|&g| groups.contains(&Some(g)) || (g == cols && groups.contains(&None)));
-        let Some(group) = group else {
-            return Err(wrong(format!("has {per_row} scales for {cols} columns, which fits no group size of the config")));
-        };
-        let packed = self.sized(key, tensor, rows.checked_mul(words).and_then(|n| n.checked_mul(4)))?;
-        let scales = self.shaped(scales, &[rows, per_row])?;
-        Ok(TensorView { name, rows, cols, data: TensorData::Int4Group { packed, scales, group }, order: RowOrder::AsStored })
-    }
-
-    /// `X.weight_shape`: two integers, 64 or 32 bit.
-    fn logical_shape(self, name: &str) -> Result<[usize; 2], CheckpointError> {
-        let key = format!("{name}_shape");
-        let Some((key, tensor)) = self.table.entries.get_key_value(&key) else {
-            return Err(CheckpointError::MissingTensor { path: self.path.to_path_buf(), tensor: key });
-        };
-        let bytes = self.table.bytes(key, tensor)?;
-        let read = |at: usize| match tensor.kind {
-            StoredType::I64 => bytes.get(at * 8..)?.first_chunk().and_then(|b| usize::try_from(i64::from_le_bytes(*b)).ok()),
-            StoredType::I32 => bytes.get(at * 4..)?.first_chunk().and_then(|b| usize::try_from(i32::from_le_bytes(*b)).ok()),
-            _ => None,
-        };
-        match (tensor.shape.as_slice(), read(0), read(1)) {
-            ([2], Some(rows), Some(cols)) => Ok([rows, cols]),
-            _ => Err(self.table.error(tensor, key, "is not two sizes")),
+    /// The refusal of bytes that hold codes of some other program's quantization.
+    fn coded_bytes(self, key: &str, tensor: &StoredTensor) -> CheckpointError {
+        let companions =
+            [(".absmax", "bitsandbytes"), ("_scale_2", "NVFP4"), ("_global_scale", "NVFP4"), ("_scb", "bitsandbytes")];
+        let companion = companions.iter().find(|(suffix, _)| self.find(&format!("{key}{suffix}")).is_some());
+        match companion {
+            Some((_, layout)) => self.unsupported(format!("tensor `{key}` ({layout})")),
+            None => self.table.error(tensor, key, format!("is {}, no weight", tensor.kind.name())),
         }
     }
 
-    fn companion(self, key: &str, kind: StoredType) -> Result<(&'a str, &'a StoredTensor), CheckpointError> {
-        let Some((key, tensor)) = self.table.entries.get_key_value(key) else {
-            return Err(CheckpointError::MissingTensor { path: self.path.to_path_buf(), tensor: key.to_owned() });
-        };
-        if tensor.kind != kind {
-            return Err(self.table.error(tensor, key, format!("is {}, not {}", tensor.kind.name(), kind.name())));
-        }
-        Ok((key, tensor))
+    fn unsupported(self, what: String) -> CheckpointError {
+        CheckpointError::unsupported(self.path, what, READ_INSTEAD)
     }
 
-    fn shaped(self, (key, tensor): (&'a str, &'a StoredTensor), wanted: &[usize; 2]) -> Result<&'a [u8], CheckpointError> {
-        if tensor.shape != wanted {
-            return Err(self.table.error(tensor, key, format!("has shape {:?}, not {wanted:?}", tensor.shape)));
-        }
-        let [rows, cols] = *wanted;
-        self.sized(key, tensor, tensor.kind.row_bytes(cols).and_then(|b| b.checked_mul(rows)))
+    fn find(self, key: &str) -> Option<Named<'a>> {
+        self.table.entries.get_key_value(key).map(|(key, tensor)| (key.as_str(), tensor))
+    }
+
+    /// A tensor that another one needs.
+    fn companion(self, key: &str) -> Result<Named<'a>, CheckpointError> {
+        let missing = || CheckpointError::MissingTensor { path: self.path.to_path_buf(), tensor: key.to_owned() };
+        self.find(key).ok_or_else(missing)
     }
 
     fn matrix(self, key: &str, tensor: &StoredTensor) -> Result<(usize, usize), CheckpointError> {

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use millrace_core::StageRecipe;
-use millrace_ops::{Backend, Buffer, Op, Priority, TensorView, Upload, Weight, WeightFormat};
+use millrace_ops::{Backend, BackendError, Buffer, Op, Priority, TensorView, Upload, Weight, WeightFormat};
 
 use super::cache::{WeightCache, WeightKey};
 use super::rule::{Role, weight_format};
-use crate::checkpoint::is_quantized;
 use crate::{Checkpoint, CheckpointError, ModelError};
 
 /// Loads one model's weights on one backend.
@@ -86,7 +85,7 @@ impl<'a> WeightLoader<'a> {
         }
         let formats: Vec<_> = views.iter().map(TensorView::format).collect();
         // In a quantized checkpoint a projection stored in floats was left so by intent.
-        let left = self.quantized && formats.iter().any(|&f| !is_quantized(f));
+        let left = self.quantized && formats.iter().any(|f| !f.is_quantized());
         let role = if left { Role::Kept } else { role };
         let format = weight_format(self.recipe, role, &formats);
         self.prepared(&views, format)
@@ -99,7 +98,8 @@ impl<'a> WeightLoader<'a> {
         let weight = match self.cache.get(&key) {
             Some(weight) => weight,
             None => {
-                let weight = self.backend.prepare_weight(views, format)?;
+                let prepared = self.backend.prepare_weight(views, format);
+                let weight = prepared.map_err(|source| self.refused(&names, source))?;
                 self.cache.put(key, weight.clone());
                 weight
             }
@@ -116,11 +116,25 @@ impl<'a> WeightLoader<'a> {
         self.checkpoint
     }
 
+    /// What a device refuses about tensors, with the file that holds the first of them.
+    fn refused(&self, names: &[String], source: BackendError) -> ModelError {
+        match source {
+            BackendError::Unsupported { .. } => {
+                // Parts of a tensor carry what they are behind a `#`.
+                let tensor = names.first().and_then(|name| name.split('#').next());
+                let file = tensor.and_then(|name| self.checkpoint.file_of(name));
+                let path = file.unwrap_or_else(|| self.checkpoint.path()).to_path_buf();
+                ModelError::Weight { path, source }
+            }
+            other => other.into(),
+        }
+    }
+
     pub(super) fn checked(&self, name: &str, rows: usize, cols: usize) -> Result<TensorView<'a>, CheckpointError> {
         let view = self.checkpoint.tensor(name)?;
         if (view.rows, view.cols) != (rows, cols) {
             let why = format!("has shape [{}, {}], the config asks for [{rows}, {cols}]", view.rows, view.cols);
-            return Err(CheckpointError::tensor(self.checkpoint.path(), name, why));
+            return Err(self.checkpoint.tensor_error(name, why));
         }
         Ok(view)
     }

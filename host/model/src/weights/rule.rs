@@ -48,8 +48,8 @@ fn as_stored(format: TensorFormat) -> WeightFormat {
         TensorFormat::F32 | TensorFormat::F16 => WeightFormat::F32,
         TensorFormat::Bf16 => WeightFormat::Bf16,
         TensorFormat::Q8_0 => WeightFormat::Int8,
-        TensorFormat::Q4_0 | TensorFormat::Q4_1 | TensorFormat::Int4Group => WeightFormat::Int4,
-        TensorFormat::Fp8Block => WeightFormat::Fp8,
+        TensorFormat::Q4_0 | TensorFormat::Q4_1 | TensorFormat::Int4Group | TensorFormat::Int4ZeroPoint => WeightFormat::Int4,
+        TensorFormat::Fp8Block | TensorFormat::Fp8Channel | TensorFormat::Fp8Tensor => WeightFormat::Fp8,
     }
 }
 
@@ -66,36 +66,27 @@ fn meet(a: WeightFormat, b: WeightFormat) -> WeightFormat {
 mod tests {
     use super::*;
 
-    const STORED: [TensorFormat; 8] = [
-        TensorFormat::F32,
-        TensorFormat::F16,
-        TensorFormat::Bf16,
-        TensorFormat::Q8_0,
-        TensorFormat::Q4_0,
-        TensorFormat::Q4_1,
-        TensorFormat::Fp8Block,
-        TensorFormat::Int4Group,
-    ];
-
     #[test]
     fn every_recipe_role_and_format() {
         use StageRecipe as R;
         use WeightFormat::{Bf16, F32, Fp8, Int4, Int8};
-        // Columns in the order of STORED.
+        // Columns in the order of TensorFormat::ALL: F32, F16, BF16, Q8_0, Q4_0, Q4_1, FP8 per block, channel and tensor,
+        // INT4 without and with zero points.
+        let kept = [F32, F32, Bf16, Int8, Int4, Int4, Fp8, Fp8, Fp8, Int4, Int4];
         let table = [
-            (R::Stored, Role::Linear, [F32, F32, Bf16, Int8, Int4, Int4, Fp8, Int4]),
-            (R::Stored, Role::Kept, [F32, F32, Bf16, Int8, Int4, Int4, Fp8, Int4]),
-            (R::Bf16, Role::Linear, [Bf16; 8]),
-            (R::Bf16, Role::Kept, [Bf16; 8]),
-            (R::Fp8, Role::Linear, [Fp8; 8]),
-            (R::Fp8, Role::Kept, [F32, F32, Bf16, Int8, Int4, Int4, Fp8, Int4]),
-            (R::Int8, Role::Linear, [Int8; 8]),
-            (R::Int8, Role::Kept, [F32, F32, Bf16, Int8, Int4, Int4, Fp8, Int4]),
-            (R::Int4, Role::Linear, [Int4; 8]),
-            (R::Int4, Role::Kept, [F32, F32, Bf16, Int8, Int4, Int4, Fp8, Int4]),
+            (R::Stored, Role::Linear, kept),
+            (R::Stored, Role::Kept, kept),
+            (R::Bf16, Role::Linear, [Bf16; 11]),
+            (R::Bf16, Role::Kept, [Bf16; 11]),
+            (R::Fp8, Role::Linear, [Fp8; 11]),
+            (R::Fp8, Role::Kept, kept),
+            (R::Int8, Role::Linear, [Int8; 11]),
+            (R::Int8, Role::Kept, kept),
+            (R::Int4, Role::Linear, [Int4; 11]),
+            (R::Int4, Role::Kept, kept),
         ];
         for (recipe, role, row) in table {
-            for (stored, wanted) in STORED.into_iter().zip(row) {
+            for (stored, wanted) in TensorFormat::ALL.into_iter().zip(row) {
                 assert_eq!(weight_format(recipe, role, &[stored]), wanted, "{recipe} {role:?} {stored}");
             }
         }
@@ -108,6 +99,9 @@ mod tests {
         assert_eq!(stored(&[T::Q4_1, T::Q4_1, T::Q8_0]), WeightFormat::Int8);
         assert_eq!(stored(&[T::Q4_0, T::Q4_1]), WeightFormat::Int4);
         assert_eq!(stored(&[T::Fp8Block, T::Bf16]), WeightFormat::Bf16);
+        assert_eq!(stored(&[T::Fp8Block, T::Fp8Channel, T::Fp8Tensor]), WeightFormat::Fp8);
+        assert_eq!(stored(&[T::Int4Group, T::Int4ZeroPoint]), WeightFormat::Int4);
+        assert_eq!(stored(&[T::Int4Group, T::Fp8Channel]), WeightFormat::Bf16);
         assert_eq!(stored(&[T::Q4_1, T::F16, T::Q4_1]), WeightFormat::F32);
         assert_eq!(weight_format(StageRecipe::Int4, Role::Linear, &[T::Q4_1, T::Q8_0]), WeightFormat::Int4);
     }
