@@ -16,8 +16,8 @@ pub enum Role {
 /// The format to prepare a weight in whose parts are stored as `stored` (fused weights have several, at least one).
 ///
 /// A recipe never lowers what is [`Role::Kept`]; the recipe `bf16` alone applies to both roles. Parts that disagree meet in
-/// the narrowest format that holds them all: 4-bit codes expand to `int8` without loss; floats and codes meet in `bf16`, or
-/// in `f32` where a part is stored so.
+/// the narrowest format that holds them all: 4-bit codes expand to `int8` without loss; floats and codes, and codes of
+/// different kinds, meet in `f32` where the recipe asks for what is stored or a part is stored so, else in `bf16`.
 pub fn weight_format(recipe: StageRecipe, role: Role, stored: &[TensorFormat]) -> WeightFormat {
     match (recipe, role) {
         (StageRecipe::Bf16, _) => WeightFormat::Bf16,
@@ -25,7 +25,9 @@ pub fn weight_format(recipe: StageRecipe, role: Role, stored: &[TensorFormat]) -
         (StageRecipe::Int8, Role::Linear) => WeightFormat::Int8,
         (StageRecipe::Int4, Role::Linear) => WeightFormat::Int4,
         (StageRecipe::Stored, _) | (_, Role::Kept) => {
-            stored.iter().map(|&f| as_stored(f)).reduce(meet).unwrap_or(WeightFormat::F32)
+            // A code times a scale has more bits than BF16 holds.
+            let wide = if recipe == StageRecipe::Stored { WeightFormat::F32 } else { WeightFormat::Bf16 };
+            stored.iter().map(|&f| as_stored(f)).reduce(|a, b| meet(a, b, wide)).unwrap_or(WeightFormat::F32)
         }
     }
 }
@@ -53,12 +55,13 @@ fn as_stored(format: TensorFormat) -> WeightFormat {
     }
 }
 
-fn meet(a: WeightFormat, b: WeightFormat) -> WeightFormat {
+/// The format that holds both; `wide` where no narrower one does.
+fn meet(a: WeightFormat, b: WeightFormat, wide: WeightFormat) -> WeightFormat {
     match (a, b) {
         (a, b) if a == b => a,
         (WeightFormat::Int4, WeightFormat::Int8) | (WeightFormat::Int8, WeightFormat::Int4) => WeightFormat::Int8,
         (WeightFormat::F32, _) | (_, WeightFormat::F32) => WeightFormat::F32,
-        _ => WeightFormat::Bf16,
+        _ => wide,
     }
 }
 
@@ -98,10 +101,11 @@ mod tests {
         let stored = |parts: &[T]| weight_format(StageRecipe::Stored, Role::Linear, parts);
         assert_eq!(stored(&[T::Q4_1, T::Q4_1, T::Q8_0]), WeightFormat::Int8);
         assert_eq!(stored(&[T::Q4_0, T::Q4_1]), WeightFormat::Int4);
-        assert_eq!(stored(&[T::Fp8Block, T::Bf16]), WeightFormat::Bf16);
+        assert_eq!(stored(&[T::Fp8Block, T::Bf16]), WeightFormat::F32);
+        assert_eq!(weight_format(StageRecipe::Int4, Role::Kept, &[T::Fp8Block, T::Bf16]), WeightFormat::Bf16);
         assert_eq!(stored(&[T::Fp8Block, T::Fp8Channel, T::Fp8Tensor]), WeightFormat::Fp8);
         assert_eq!(stored(&[T::Int4Group, T::Int4ZeroPoint]), WeightFormat::Int4);
-        assert_eq!(stored(&[T::Int4Group, T::Fp8Channel]), WeightFormat::Bf16);
+        assert_eq!(stored(&[T::Int4Group, T::Fp8Channel]), WeightFormat::F32);
         assert_eq!(stored(&[T::Q4_1, T::F16, T::Q4_1]), WeightFormat::F32);
         assert_eq!(weight_format(StageRecipe::Int4, Role::Linear, &[T::Q4_1, T::Q8_0]), WeightFormat::Int4);
     }
