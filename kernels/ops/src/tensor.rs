@@ -108,7 +108,9 @@ impl<'a> TensorView<'a> {
             TensorData::Fp8Block { codes, .. } | TensorData::Fp8Channel { codes, .. } | TensorData::Fp8Tensor { codes, .. } => {
                 (codes, self.cols)
             }
-            TensorData::Int4Group { packed, .. } | TensorData::Int4ZeroPoint { packed, .. } => (packed, self.cols.div_ceil(8) * 4),
+            TensorData::Int4Group { packed, .. } | TensorData::Int4ZeroPoint { packed, .. } => {
+                (packed, self.cols.div_ceil(8) * 4)
+            }
         };
         let start = self.stored_row(row) * per_row;
         &bytes[start..start + per_row]
@@ -142,9 +144,7 @@ impl<'a> TensorView<'a> {
     /// Scale of columns `128 * block ..` of logical row `row` of an FP8 tensor; 1 for other formats.
     pub fn fp8_scale(&self, row: usize, block: usize) -> f32 {
         match self.data {
-            TensorData::Fp8Block { scales, .. } => {
-                scales.value(self.stored_row(row) / 128 * self.cols.div_ceil(128) + block)
-            }
+            TensorData::Fp8Block { scales, .. } => scales.value(self.stored_row(row) / 128 * self.cols.div_ceil(128) + block),
             TensorData::Fp8Channel { scales, .. } => scales.value(self.stored_row(row)),
             TensorData::Fp8Tensor { scale, .. } => scale,
             _ => 1.0,

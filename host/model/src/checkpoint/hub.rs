@@ -97,7 +97,7 @@ fn read_sharded(directory: &Path) -> Result<TensorTable, CheckpointError> {
             table.entries.insert(tensor.to_owned(), entry);
         }
         // What the index does not know is not used; what it puts elsewhere would be here a second time.
-        if let Some((tensor, elsewhere)) = found.keys().find_map(|tensor| Some((tensor, map.get(tensor)?))) {
+        if let Some((tensor, elsewhere)) = found.keys().find_map(|tensor| Some((tensor, map.get(tensor)?.as_str()?))) {
             let why = format!("is here and, as {INDEX} has it, in {elsewhere}");
             return Err(CheckpointError::tensor(&shard_path, tensor, why));
         }

@@ -71,7 +71,10 @@ fn check_cover(file: &MappedFile, tensors: &[(String, Info)], held: usize) -> Re
             return Err(wrong(name, format!("it begins at byte {begin}, within `{before}`, which ends at {covered}")));
         }
         if begin > covered {
-            return Err(wrong(name, format!("it begins at byte {begin}, {covered} was expected: nothing may lie between tensors")));
+            return Err(wrong(
+                name,
+                format!("it begins at byte {begin}, {covered} was expected: nothing may lie between tensors"),
+            ));
         }
         (covered, before) = (end, name);
     }

@@ -56,6 +56,11 @@ impl StoredType {
         }
     }
 
+    /// Whether elements are neither values nor codes of a format that is read.
+    pub(crate) fn is_no_weight(self) -> bool {
+        matches!(self, Self::I8 | Self::I32 | Self::I64 | Self::Other(_))
+    }
+
     /// Whether a checkpoint that holds such tensors was quantized.
     pub(crate) fn is_quantized(self) -> bool {
         matches!(self, Self::Q8_0 | Self::Q4_0 | Self::Q4_1 | Self::F8E4m3 | Self::I32)

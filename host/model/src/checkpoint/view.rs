@@ -25,11 +25,13 @@ pub(super) struct Views<'a> {
 
 impl<'a> Views<'a> {
     pub(super) fn view(self, name: &str) -> Result<TensorView<'a>, CheckpointError> {
-        if let Some((key, tensor)) = self.find(name) {
-            return self.plain(key, tensor);
-        }
-        if let Some((key, tensor)) = self.find(&format!("{name}_packed")) {
-            return self.packed(key, tensor);
+        match (self.find(name), self.find(&format!("{name}_packed"))) {
+            (Some((key, tensor)), None) => return self.plain(key, tensor),
+            (None, Some((key, tensor))) => return self.packed(key, tensor),
+            (Some((key, tensor)), Some(_)) => {
+                return Err(self.table.error(tensor, key, "is stored both as it is and packed (`weight_packed`)"));
+            }
+            (None, None) => {}
         }
         if let Some(what) = self.other_layout(name) {
             return Err(self.unsupported(what));
@@ -48,8 +50,8 @@ impl<'a> Views<'a> {
     /// A tensor whose rows are runs of bytes; FP8 with its scales.
     fn plain(self, key: &'a str, tensor: &'a StoredTensor) -> Result<TensorView<'a>, CheckpointError> {
         let (rows, cols) = self.matrix(key, tensor)?;
-        if let StoredType::Other("U8" | "F4") | StoredType::I8 = tensor.kind {
-            return Err(self.coded_bytes(key, tensor));
+        if tensor.kind.is_no_weight() {
+            return Err(self.no_weight(key, tensor));
         }
         let bytes = self.sized(key, tensor, tensor.kind.row_bytes(cols).and_then(|b| b.checked_mul(rows)))?;
         let data = match tensor.kind {
@@ -60,7 +62,7 @@ impl<'a> Views<'a> {
             StoredType::Q4_0 => TensorData::Q4_0(bytes),
             StoredType::Q4_1 => TensorData::Q4_1(bytes),
             StoredType::F8E4m3 => self.fp8(key, tensor, bytes)?,
-            other => return Err(self.table.error(tensor, key, format!("is {}, no weight", other.name()))),
+            StoredType::I8 | StoredType::I32 | StoredType::I64 | StoredType::Other(_) => return Err(self.no_weight(key, tensor)),
         };
         if !tensor.kind.is_quantized() {
             self.check_saved_quantized(key, tensor)?;
@@ -82,8 +84,8 @@ impl<'a> Views<'a> {
         Err(self.table.error(tensor, key, why))
     }
 
-    /// The refusal of bytes that hold codes of some other program's quantization.
-    fn coded_bytes(self, key: &str, tensor: &StoredTensor) -> CheckpointError {
+    /// The refusal of integers and bytes, which hold codes of some other program's quantization.
+    fn no_weight(self, key: &str, tensor: &StoredTensor) -> CheckpointError {
         let companions =
             [(".absmax", "bitsandbytes"), ("_scale_2", "NVFP4"), ("_global_scale", "NVFP4"), ("_scb", "bitsandbytes")];
         let companion = companions.iter().find(|(suffix, _)| self.find(&format!("{key}{suffix}")).is_some());

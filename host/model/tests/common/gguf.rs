@@ -13,6 +13,8 @@ pub(crate) struct Gguf {
     pub(crate) version: u32,
     pub(crate) alignment: usize,
     pairs: Vec<u8>,
+    /// Pairs of other keys are left out.
+    keep: fn(&str) -> bool,
     pub(crate) pair_count: u64,
     pub(crate) tensors: Vec<Tensor>,
 }
@@ -30,7 +32,7 @@ pub(crate) struct Tensor {
 
 impl Gguf {
     pub(crate) fn new(version: u32) -> Self {
-        Self { version, alignment: 32, pairs: Vec::new(), pair_count: 0, tensors: Vec::new() }
+        Self { version, alignment: 32, pairs: Vec::new(), keep: |_| true, pair_count: 0, tensors: Vec::new() }
     }
 
     pub(crate) fn string(out: &mut Vec<u8>, text: &str) {
@@ -39,6 +41,9 @@ impl Gguf {
     }
 
     pub(crate) fn raw(&mut self, key: &str, kind: u32, value: &[u8]) -> &mut Self {
+        if !(self.keep)(key) {
+            return self;
+        }
         Self::string(&mut self.pairs, key);
         self.pairs.extend(kind.to_le_bytes());
         self.pairs.extend(value);
@@ -120,7 +125,14 @@ pub(crate) const VOCAB: usize = 5;
 
 /// A valid one-layer Llama with a tokenizer, in several types.
 pub(crate) fn small_llama() -> Gguf {
-    let mut file = Gguf::new(3);
+    let mut file = small_llama_pairs(|_| true);
+    add_tensors(&mut file);
+    file
+}
+
+/// Its metadata alone, of the keys that `keep` accepts.
+pub(crate) fn small_llama_pairs(keep: fn(&str) -> bool) -> Gguf {
+    let mut file = Gguf { keep, ..Gguf::new(3) };
     file.text("general.architecture", "llama")
         .u32("llama.context_length", 64)
         .u32("llama.embedding_length", HIDDEN as u32)
@@ -141,6 +153,11 @@ pub(crate) fn small_llama() -> Gguf {
         .u32("tokenizer.ggml.unknown_token_id", 0)
         .flag("tokenizer.ggml.add_bos_token", false)
         .text("tokenizer.chat_template", "{{ messages[0].content }}");
+    file.keep = |_| true;
+    file
+}
+
+fn add_tensors(file: &mut Gguf) {
     let bytes = |rows: usize, row: usize| (0..rows * row).map(|i| (i * 37 % 61) as u8).collect::<Vec<u8>>();
     let ones = |n: usize| std::iter::repeat_n(1f32.to_le_bytes(), n).flatten().collect::<Vec<u8>>();
     file.tensor("token_embd.weight", (VOCAB, HIDDEN), Q8_0, bytes(VOCAB, 34))
@@ -154,5 +171,4 @@ pub(crate) fn small_llama() -> Gguf {
         .tensor("blk.0.ffn_gate.weight", (64, HIDDEN), BF16, bytes(64, 64))
         .tensor("blk.0.ffn_up.weight", (64, HIDDEN), F16, bytes(64, 64))
         .tensor("blk.0.ffn_down.weight", (HIDDEN, 64), F32, bytes(HIDDEN, 256));
-    file
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use millrace_cpu::{CpuBackend, CpuCompute, CpuOptions};
 
 pub(crate) mod gguf;
+pub(crate) mod hub;
 
 /// A checkpoint of `tests/data`.
 pub(crate) fn fixture(name: &str) -> PathBuf {

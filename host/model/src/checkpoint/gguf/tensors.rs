@@ -5,6 +5,7 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use super::names::{has_rotary_rows, hub_name};
 use super::reader::Cursor;
@@ -85,8 +86,10 @@ fn stored_type(cursor: &mut Cursor<'_>, tensor: &str) -> Result<StoredType, Chec
         15 => "the K-quant Q8_K",
         16..=23 | 29 => "an IQ quant",
         24..=28 => "an integer or f64 type",
+        31..=33 | 36..=38 => "a repacked type that GGUF no longer has",
         34 | 35 => "a ternary quant",
         39 => "MXFP4",
+        40 => "NVFP4",
         other => return Err(cursor.damaged("tensor type", format!("`{tensor}` has type {other}, which does not exist"))),
     };
     let what = format!("tensor `{tensor}` in {name}");
@@ -102,7 +105,6 @@ pub(super) fn place(
     rotary_head: Option<usize>,
 ) -> Result<BTreeMap<String, StoredTensor>, CheckpointError> {
     let path = cursor.path();
-    let mut spans: Vec<(usize, usize)> = Vec::with_capacity(entries.len());
     let mut placed = BTreeMap::new();
     for entry in entries {
         let Entry { name, shape, kind, bytes, offset } = entry;
@@ -112,12 +114,11 @@ pub(super) fn place(
         }
         let start = data.start.checked_add(offset);
         let end = start.and_then(|s| s.checked_add(bytes)).filter(|&end| end <= data.end);
-        let (Some(start), Some(end)) = (start, end) else {
+        let (Some(start), Some(_)) = (start, end) else {
             let why =
                 format!("`{name}` claims {bytes} bytes at {offset}, the file holds {}", data.end.saturating_sub(data.start));
             return Err(CheckpointError::damaged(path, "tensor offset", data.start, why));
         };
-        spans.push((start, end));
         let name = hub_name(&name).unwrap_or(name);
         let rotary_pairs = rotary_head.filter(|_| has_rotary_rows(&name));
         if let (Some(head), Some(rows)) = (rotary_pairs, shape.first())
@@ -131,15 +132,24 @@ pub(super) fn place(
         }
         placed.insert(name, tensor);
     }
-    spans.sort_unstable();
-    for pair in spans.windows(2) {
-        if let [(_, end), (next, _)] = pair
-            && next < end
+    check_apart(path, &placed)?;
+    Ok(placed)
+}
+
+/// Checks that no two tensors share bytes.
+fn check_apart(path: &Path, placed: &BTreeMap<String, StoredTensor>) -> Result<(), CheckpointError> {
+    let mut order: Vec<(usize, usize, &str)> =
+        placed.iter().map(|(name, tensor)| (tensor.start, tensor.start.saturating_add(tensor.bytes), name.as_str())).collect();
+    order.sort_unstable();
+    for pair in order.windows(2) {
+        if let [(_, end, first), (start, _, second)] = pair
+            && start < end
         {
-            return Err(CheckpointError::damaged(path, "tensor offset", *next, "two tensors overlap"));
+            let why = format!("`{second}` begins at {start} and overlaps `{first}`, which ends at {end}");
+            return Err(CheckpointError::damaged(path, "tensor offset", *start, why));
         }
     }
-    Ok(placed)
+    Ok(())
 }
 
 /// Where tensor data lies in the file.

@@ -201,7 +201,8 @@ mod tests {
         let list = r#"["model.vision_tower","lm_head","mlp.gate","model.layers.*.eh_proj","layers.61."]"#;
         let modules = Modules::read(&section(list), "list").unwrap();
         let hold = |module: &str| modules.hold(&spellings(module));
-        for kept in ["model.vision_tower.blocks.0", "lm_head", "model.layers.3.mlp.gate", "model.layers.9.eh_proj", "layers.61.x"] {
+        for kept in ["model.vision_tower.blocks.0", "lm_head", "model.layers.3.mlp.gate", "model.layers.9.eh_proj", "layers.61.x"]
+        {
             assert!(hold(kept), "{kept}");
         }
         for converted in ["model.layers.3.mlp.gate_proj", "model.vision_tower2", "x.lm_head_2", "layers.6.x", "layers.613.x"] {

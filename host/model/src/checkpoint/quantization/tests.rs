@@ -24,12 +24,16 @@ fn schemes_that_are_read() {
     let fp8 = |text: &str| read(text).unwrap().schemes("x").unwrap()[0].1;
     let blocks = r#"{"quant_method":"fp8","weight_block_size":[128,128],"fmt":"e4m3","activation_scheme":"dynamic"}"#;
     assert_eq!(fp8(blocks), Scheme::Fp8 { scaling: Some(Fp8Scaling::Block) });
-    for absent in [r#"{"quant_method":"fp8","activation_scheme":"static"}"#, r#"{"quant_method":"fp8","weight_block_size":null}"#] {
+    for absent in [r#"{"quant_method":"fp8","activation_scheme":"static"}"#, r#"{"quant_method":"fp8","weight_block_size":null}"#]
+    {
         assert_eq!(fp8(absent), Scheme::Fp8 { scaling: None });
     }
     let int4 = |weights: &str| scheme("pack-quantized", weights);
     let group = |group, zero_points| Scheme::Int4 { group, zero_points };
-    assert_eq!(int4(r#"{"num_bits":4,"type":"int","symmetric":true,"strategy":"group","group_size":32}"#), group(Some(32), false));
+    assert_eq!(
+        int4(r#"{"num_bits":4,"type":"int","symmetric":true,"strategy":"group","group_size":32}"#),
+        group(Some(32), false)
+    );
     assert_eq!(int4(r#"{"num_bits":4,"group_size":128,"symmetric":false}"#), group(Some(128), true));
     assert_eq!(int4(r#"{"num_bits":4,"group_size":-1}"#), group(None, false));
     assert_eq!(int4(r#"{"num_bits":4,"group_size":null,"strategy":"channel","symmetric":false}"#), group(None, true));
@@ -74,7 +78,10 @@ fn other_schemes_are_refused_by_name() {
     let impossible = [
         (r#"{"format":"pack-quantized"}"#.to_owned(), "quant_method"),
         (r#"{"quant_method":"compressed-tensors","format":"pack-quantized"}"#.to_owned(), "config_groups"),
-        (r#"{"quant_method":"compressed-tensors","format":"pack-quantized","config_groups":{"W4A16":["Linear"]}}"#.to_owned(), "W4A16"),
+        (
+            r#"{"quant_method":"compressed-tensors","format":"pack-quantized","config_groups":{"W4A16":["Linear"]}}"#.to_owned(),
+            "W4A16",
+        ),
         (group("pack-quantized", r#"{"num_bits":4,"strategy":"group"}"#), "group_size"),
         (group("pack-quantized", r#"{"num_bits":4,"group_size":0}"#), "group_size"),
         (group("pack-quantized", r#"{"num_bits":"4"}"#), "num_bits"),

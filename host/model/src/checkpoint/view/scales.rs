@@ -21,17 +21,17 @@ pub(super) enum Sign {
 impl<'a> Views<'a> {
     /// The values of a scale tensor of `count` elements, checked one by one.
     pub(super) fn scales(self, (key, tensor): Named<'a>, count: usize, sign: Sign) -> Result<ScaleData<'a>, CheckpointError> {
-        let bytes = self.sized(key, tensor, tensor.kind.row_bytes(count))?;
+        let bytes = || self.sized(key, tensor, tensor.kind.row_bytes(count));
         let scales = match tensor.kind {
-            StoredType::F32 => ScaleData::F32(bytes),
-            StoredType::F16 => ScaleData::F16(bytes),
-            StoredType::Bf16 => ScaleData::Bf16(bytes),
+            StoredType::F32 => ScaleData::F32(bytes()?),
+            StoredType::F16 => ScaleData::F16(bytes()?),
+            StoredType::Bf16 => ScaleData::Bf16(bytes()?),
             other => return Err(self.table.error(tensor, key, format!("is {}, not F32, BF16 or F16", other.name()))),
         };
         let usable = |scale: f32| scale.abs() <= LARGEST_SCALE && (sign == Sign::Any || scale >= 0.0);
         if let Some((at, scale)) = scales.values().enumerate().find(|&(_, scale)| !usable(scale)) {
             let least = if sign == Sign::Any { -LARGEST_SCALE } else { 0.0 };
-            let why = format!("scale {at} is {scale}, not a number from {least} to {LARGEST_SCALE}");
+            let why = format!("scale {at} is {scale:?}, not a number from {least} to {LARGEST_SCALE}");
             return Err(self.table.damaged(tensor, key, why));
         }
         Ok(scales)

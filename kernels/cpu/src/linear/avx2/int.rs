@@ -48,12 +48,7 @@ pub(in super::super) unsafe fn multiply_int(
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn by_scale<const CODES: u8>(
-    task: &LinearTask<'_>,
-    layout: &IntLayout,
-    panels: Range<usize>,
-    scratch: &QuantizedRows,
-) {
+unsafe fn by_scale<const CODES: u8>(task: &LinearTask<'_>, layout: &IntLayout, panels: Range<usize>, scratch: &QuantizedRows) {
     // SAFETY: this function's conditions are theirs.
     unsafe {
         match (layout.offset, layout.scale) {
