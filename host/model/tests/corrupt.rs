@@ -7,9 +7,7 @@ use std::path::Path;
 
 use common::gguf;
 use common::{Lcg, fixture};
-use millrace_core::StageRecipe;
 use millrace_cpu::{CpuBackend, CpuCompute, CpuOptions};
-use millrace_model::{Checkpoint, WeightCache, load, spec_of};
 
 /// Far above what the small files need, far below what their lies ask for.
 const MEMORY_BOUND: u64 = 400 << 20;
@@ -115,31 +113,11 @@ fn exercise(path: &Path, bytes: &[u8], backend: &CpuBackend) -> bool {
     survey(path, Some(backend))
 }
 
-/// Does everything that can be done with a checkpoint; true if all of it worked.
+/// Whether everything that can be done with a checkpoint worked.
 fn survey(path: &Path, backend: Option<&CpuBackend>) -> bool {
-    let checkpoint = match Checkpoint::open(path) {
-        Ok(checkpoint) => checkpoint,
-        Err(error) => {
-            assert!(!error.to_string().is_empty());
-            return false;
-        }
-    };
-    let mut fine = checkpoint.tokenizer().is_ok() && spec_of(checkpoint.config()).is_ok();
-    let _ = (checkpoint.summary(), checkpoint.chat_template(), checkpoint.eos_tokens(), checkpoint.digest());
-    for name in checkpoint.tensor_names() {
-        for name in [name, name.trim_end_matches("_packed")] {
-            if let Ok(view) = checkpoint.tensor(name)
-                && view.cols < 1 << 20
-            {
-                let mut row = vec![0.0; view.cols];
-                view.row_values(view.rows - 1, &mut row);
-            }
-        }
-    }
-    if let Some(backend) = backend {
-        fine &= load(&checkpoint, backend, StageRecipe::Stored, &mut WeightCache::new()).is_ok();
-    }
-    fine
+    let errors = common::survey::survey(path, backend);
+    assert!(errors.iter().all(|error| !error.is_empty()));
+    errors.is_empty()
 }
 
 /// Reserved address space at its highest, where the system tells: an allocation by a lie shows here even if never touched.

@@ -7,6 +7,7 @@ use millrace_cpu::{CpuBackend, CpuCompute, CpuOptions};
 
 pub(crate) mod gguf;
 pub(crate) mod hub;
+pub(crate) mod survey;
 
 /// A checkpoint of `tests/data`.
 pub(crate) fn fixture(name: &str) -> PathBuf {
