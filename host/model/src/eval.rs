@@ -1,13 +1,23 @@
-//! Runs token ids through a model and hands back numbers: logits, greedy continuations, log-probabilities. For evaluation and
-//! tests; it owns a small page pool of its own and reads device memory, which serving never does. Knows no tokenizer.
+//! Runs token ids through models and hands back numbers: logits, greedy continuations, log-probabilities, perplexities, and how
+//! far two precisions are apart. For evaluation and tests; it owns small page pools of its own and reads device memory, which
+//! serving never does. Knows no tokenizer.
 
+mod compare;
+mod hand_over;
+mod lane;
+mod perplexity;
 mod session;
+mod windows;
 
 use millrace_core::KvFormat;
 use millrace_ops::Backend;
 
 use crate::{Architecture, Logits, ModelError};
-use session::Session;
+pub use compare::{Choice, Comparison, Divergence, WORST_TOKENS, WorstToken, compare};
+pub use lane::{EvalLane, EvalStage, PlaceVisitor, visit_lanes};
+pub use perplexity::{Perplexity, Score, perplexity};
+use session::{Session, SessionShape};
+pub use windows::{Place, Protocol};
 
 /// How to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +32,14 @@ pub struct EvalOptions {
 impl Default for EvalOptions {
     fn default() -> Self {
         Self { kv: KvFormat::F32, page_tokens: 32, chunk: 128 }
+    }
+}
+
+impl EvalOptions {
+    /// One sequence of at most `tokens` tokens.
+    fn session<'a>(self, model: &'a dyn Architecture, backend: &dyn Backend, tokens: usize) -> Result<Session<'a>, ModelError> {
+        let Self { kv, page_tokens, chunk } = self;
+        Session::new(model, backend, SessionShape { kv, page_tokens, sequences: 1, tokens, rows: chunk.min(tokens.max(1)) })
     }
 }
 
@@ -53,19 +71,19 @@ pub fn greedy(
     options: EvalOptions,
 ) -> Result<Vec<u32>, ModelError> {
     let total = ids.len().saturating_add(count.saturating_sub(1));
-    let mut session = Session::new(model, backend, total, options)?;
+    let mut session = options.session(model, backend, total)?;
     let mut last = Vec::new();
     let mut chunks = ids.chunks(options.chunk).peekable();
     while let Some(chunk) = chunks.next() {
         let wanted = if chunks.peek().is_some() { Logits::None } else { Logits::Last { count: 1 } };
-        last = session.step(chunk, wanted)?;
+        last = session.step(&[chunk], wanted)?;
     }
     let mut out = Vec::new();
     while out.len() < count {
         let next = argmax(&last);
         out.push(next);
         if out.len() < count {
-            last = session.step(&[next], Logits::Last { count: 1 })?;
+            last = session.step(&[&[next]], Logits::Last { count: 1 })?;
         }
     }
     Ok(out)
@@ -102,10 +120,10 @@ pub fn visit_logits(
     options: EvalOptions,
     visit: &mut dyn FnMut(usize, &[f32]),
 ) -> Result<(), ModelError> {
-    let mut session = Session::new(model, backend, ids.len(), options)?;
+    let mut session = options.session(model, backend, ids.len())?;
     let mut position = 0;
     for chunk in ids.chunks(options.chunk) {
-        let logits = session.step(chunk, Logits::All)?;
+        let logits = session.step(&[chunk], Logits::All)?;
         for row in logits.chunks_exact(model.vocab()) {
             visit(position, row);
             position += 1;

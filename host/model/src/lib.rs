@@ -11,6 +11,7 @@
 //! tokenizing as plain data, and reads no device memory outside [`eval`]. [`plan`] sizes a deployment from a configuration alone.
 #![deny(unsafe_code)]
 
+mod agreement;
 mod architecture;
 mod checkpoint;
 mod error;
@@ -21,6 +22,7 @@ pub mod quantize;
 pub mod spec;
 mod weights;
 
+pub use agreement::{AgreementError, Disagreement, TokenizerAgreement, check_agreement};
 pub use architecture::{Architecture, Logits, StepShape, known_architectures, load, spec_of};
 pub use checkpoint::{Checkpoint, Config, Flag, GgufVocabData, TokenizerSource};
 pub use error::{CheckpointError, ModelError};

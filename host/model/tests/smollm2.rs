@@ -1,35 +1,22 @@
 //! SmolLM2-135M-Instruct (Q4_1 GGUF) against float32 on the same weights: greedy tokens, log-probabilities, tokenizer data.
-//! The file is not part of the repository: `tests/run.sh` fetches it first. `MILLRACE_SMOLLM2` names another place.
+//! The file is not part of the repository: `tests/run.sh` fetches it first.
 
 mod common;
 
-use std::path::PathBuf;
 use std::time::Instant;
 
-use common::cpu;
+use common::{cpu, smollm2};
 use millrace_core::{KvFormat, StageRecipe};
 use millrace_cpu::CpuCompute;
 use millrace_model::eval::{EvalOptions, argmax, greedy, log_sum_exp, visit_logits};
 use millrace_model::spec::AttentionSpec;
-use millrace_model::{Architecture, Checkpoint, TokenizerSource, WeightCache, load, spec_of};
+use millrace_model::{Architecture, TokenizerSource, WeightCache, load, spec_of};
 use millrace_ops::{Backend, TensorFormat};
 use serde_json::Value;
 
 const OPTIONS: EvalOptions = EvalOptions { kv: KvFormat::F32, page_tokens: 32, chunk: 64 };
 /// Two best tokens closer than this (in nat) may rightly swap between float32 programs.
 const NEAR_TIE: f64 = 0.02;
-
-fn open() -> Checkpoint {
-    let path = std::env::var_os("MILLRACE_SMOLLM2").map_or_else(
-        || {
-            let home = PathBuf::from(std::env::var_os("HOME").unwrap_or_default());
-            home.join(".cache/millrace/SmolLM2-135M-Instruct.Q4_1.gguf")
-        },
-        PathBuf::from,
-    );
-    assert!(path.exists(), "{} is missing: run tests/run.sh, or point MILLRACE_SMOLLM2 at the GGUF file", path.display());
-    Checkpoint::open(&path).unwrap()
-}
 
 struct Case {
     name: String,
@@ -110,7 +97,7 @@ fn run(model: &dyn Architecture, backend: &dyn Backend, case: &Case) -> Outcome 
 #[test]
 fn what_the_file_says() {
     let start = Instant::now();
-    let checkpoint = open();
+    let checkpoint = smollm2();
     println!("opened in {:?}: {}", start.elapsed(), checkpoint.summary());
     let spec = spec_of(checkpoint.config()).unwrap();
     assert_eq!((spec.layers.len(), spec.hidden, spec.vocab, spec.max_tokens), (30, 576, 49_152, 8192));
@@ -132,7 +119,7 @@ fn what_the_file_says() {
 /// against the same computation in f64, from which reference compute is 1e-5 away); the limits allow for that.
 #[test]
 fn reference_compute_says_what_float32_says() {
-    let (checkpoint, backend) = (open(), cpu(CpuCompute::Reference));
+    let (checkpoint, backend) = (smollm2(), cpu(CpuCompute::Reference));
     let start = Instant::now();
     let model = load(&checkpoint, &backend, StageRecipe::Stored, &mut WeightCache::new()).unwrap();
     println!("reference loaded in {:?}, {} bytes", start.elapsed(), model.weight_bytes());
@@ -151,7 +138,7 @@ fn reference_compute_says_what_float32_says() {
 
 #[test]
 fn decoding_token_by_token_finds_the_same() {
-    let (checkpoint, backend) = (open(), cpu(CpuCompute::Reference));
+    let (checkpoint, backend) = (smollm2(), cpu(CpuCompute::Reference));
     let model = load(&checkpoint, &backend, StageRecipe::Stored, &mut WeightCache::new()).unwrap();
     let case = cases().into_iter().find(|case| case.name == "sum").unwrap();
     let wanted: Vec<u32> = case.steps.iter().map(|s| s.id).collect();
@@ -162,7 +149,7 @@ fn decoding_token_by_token_finds_the_same() {
 /// guards against something broken.
 #[test]
 fn fast_compute_stays_within_the_noise_of_its_formats() {
-    let (checkpoint, backend) = (open(), cpu(CpuCompute::Fast));
+    let (checkpoint, backend) = (smollm2(), cpu(CpuCompute::Fast));
     let mut cache = WeightCache::new();
     let mut case = cases().into_iter().find(|case| case.name == "score-long").unwrap();
     // Its continuation is a loop of near ties; the prompt alone is scored.

@@ -23,6 +23,7 @@ mod start;
 mod stopwatch;
 mod submit;
 mod tenants;
+mod tokenizer;
 
 pub use error::{StartError, SwapError};
 pub use generation::Generation;
@@ -41,3 +42,4 @@ pub use request::{
     Started, TokenUsage,
 };
 pub use tenants::{KeyRing, key_matches};
+pub use tokenizer::tokenizer_of;

@@ -12,10 +12,10 @@ use millrace_core::{Clock, Compute, PoolId, StageRecipe};
 use millrace_cpu::{CpuBackend, CpuCompute, CpuOptions};
 use millrace_engine::{EngineSpec, LaneSpec, PoolSpec, TagChecks};
 use millrace_kv::ZeroFreed;
-use millrace_model::{Architecture, Checkpoint, TokenizerSource, WeightCache};
+use millrace_model::{Architecture, Checkpoint, WeightCache};
 use millrace_ops::Backend;
 use millrace_scheduler::{StageLimits, TenantShare};
-use millrace_tokenize::{ChatTemplate, GgufVocab, Tokenizer};
+use millrace_tokenize::{ChatTemplate, Tokenizer};
 
 use crate::admission::{Admission, TenantBounds};
 use crate::error::StartError;
@@ -25,6 +25,7 @@ use crate::metrics::Metrics;
 use crate::node::{Inner, Node, ServedModel, unix_now_s};
 use crate::policies::Policies;
 use crate::tenants::KeyRing;
+use crate::tokenizer::tokenizer_of;
 
 /// A chat template is a page of text.
 const MAX_TEMPLATE_BYTES: u64 = 1 << 20;
@@ -121,24 +122,7 @@ struct Text {
 
 impl Text {
     fn load(checkpoint: &Checkpoint, model: &Model) -> Result<Self, StartError> {
-        let tokenizer = match checkpoint.tokenizer()? {
-            TokenizerSource::Gguf(data) => Tokenizer::from_gguf(&GgufVocab {
-                model: data.model,
-                pre: data.pre,
-                tokens: data.tokens,
-                token_types: data.token_types,
-                merges: data.merges,
-                bos: data.bos,
-                eos: data.eos,
-                unknown: data.unknown,
-                add_bos: data.add_bos,
-                add_space_prefix: data.add_space_prefix,
-            })?,
-            TokenizerSource::Files { tokenizer_json, tokenizer_config } => {
-                Tokenizer::from_files(&tokenizer_json, tokenizer_config.as_deref())?
-            }
-            TokenizerSource::Missing => return Err(StartError::NoTokenizer(model.path.clone())),
-        };
+        let tokenizer = tokenizer_of(checkpoint)?.ok_or_else(|| StartError::NoTokenizer(model.path.clone()))?;
         let spelled = |id: Option<u32>| {
             let bytes = id.and_then(|id| tokenizer.token_bytes(id)).unwrap_or_default();
             String::from_utf8_lossy(bytes).into_owned()

@@ -94,6 +94,12 @@ impl KvFormat {
             Self::Fp8 => 1,
         }
     }
+
+    /// Whether numbers in this format may be handed on in `to`: as they are or narrowed. Widening a lossy format would claim a
+    /// precision that the numbers do not have.
+    pub fn becomes(self, to: Self) -> bool {
+        self == to || matches!((self, to), (Self::F32, _) | (Self::Bf16, Self::Fp8))
+    }
 }
 
 impl fmt::Display for KvFormat {

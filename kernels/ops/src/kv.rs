@@ -175,6 +175,17 @@ impl KvLayout {
         self.planes.iter().map(PlaneLayout::token_bytes).sum()
     }
 
+    /// Whether pages of the two hold the same numbers in the same places but for their format.
+    pub fn agrees_but_for_format(&self, other: &Self) -> bool {
+        let reformatted = |layout: &Self| {
+            let mut layout = layout.clone();
+            layout.format = KvFormat::F32;
+            layout.planes.iter_mut().for_each(|plane| plane.format = KvFormat::F32);
+            layout
+        };
+        reformatted(self) == reformatted(other)
+    }
+
     /// A name that two sides of a hand-off compare: everything that changes where or how a number is stored.
     pub fn id(&self) -> String {
         let plane = |p: &PlaneLayout| {

@@ -49,21 +49,11 @@ impl Terms {
         if self.weights_digest != decode.weights_digest {
             return Err(Refusal::Weights { prefill: self.weights_digest.clone(), decode: decode.weights_digest.clone() });
         }
-        let reformatted = |layout: &KvLayout| {
-            let mut layout = layout.clone();
-            layout.format = KvFormat::F32;
-            layout.planes.iter_mut().for_each(|p| p.format = KvFormat::F32);
-            layout
-        };
-        if reformatted(&self.layout) != reformatted(&decode.layout) {
+        if !self.layout.agrees_but_for_format(&decode.layout) {
             return Err(Refusal::Layout { prefill: self.layout.id(), decode: decode.layout.id() });
         }
-        // Widening a lossy format would claim a precision that the numbers do not have.
-        match (self.layout.format, decode.layout.format) {
-            (from, to) if from == to => Ok(()),
-            (KvFormat::F32, _) | (KvFormat::Bf16, KvFormat::Fp8) => Ok(()),
-            (from, to) => Err(Refusal::Conversion { from, to }),
-        }
+        let (from, to) = (self.layout.format, decode.layout.format);
+        if from.becomes(to) { Ok(()) } else { Err(Refusal::Conversion { from, to }) }
     }
 }
 

@@ -14,6 +14,19 @@ pub(crate) fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
 }
 
+/// SmolLM2-135M-Instruct as a Q4_1 GGUF, which `tests/run.sh` fetches; `MILLRACE_SMOLLM2` names another place.
+pub(crate) fn smollm2() -> millrace_model::Checkpoint {
+    let path = std::env::var_os("MILLRACE_SMOLLM2").map_or_else(
+        || {
+            let home = PathBuf::from(std::env::var_os("HOME").unwrap_or_default());
+            home.join(".cache/millrace/SmolLM2-135M-Instruct.Q4_1.gguf")
+        },
+        PathBuf::from,
+    );
+    assert!(path.exists(), "{} is missing: run tests/run.sh, or point MILLRACE_SMOLLM2 at the GGUF file", path.display());
+    millrace_model::Checkpoint::open(&path).unwrap()
+}
+
 /// Every checkpoint of `tests/data`, and of the directory that `MILLRACE_FIXTURES` names, if it is set.
 pub(crate) fn fixtures() -> Vec<PathBuf> {
     let mut found = Vec::new();
