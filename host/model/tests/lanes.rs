@@ -5,16 +5,13 @@ mod common;
 
 use std::path::Path;
 
-use common::{cpu, distance, expected, fixture, name};
+use common::{cpu, distance, expected, fixture, fixtures, name};
 use millrace_core::{KvFormat, Stage, StageRecipe};
 use millrace_cpu::{CpuBackend, CpuCompute};
 use millrace_model::eval::{
     EvalLane, EvalOptions, EvalStage, Protocol, compare, log_sum_exp, logits, perplexity, token_log_probabilities, visit_lanes,
 };
 use millrace_model::{Architecture, Checkpoint, ModelError, WeightCache, load};
-
-/// Dense models; their prefill and decode pools hold keys and values.
-const DENSE: [&str; 7] = ["llama-bf16", "llama-fp8", "llama-int4", "llama-tied-bf16", "qwen3-int4", "odd-llama", "odd-qwen2"];
 
 fn model(path: &Path, backend: &CpuBackend, recipe: StageRecipe) -> Box<dyn Architecture> {
     let checkpoint = Checkpoint::open(path).unwrap_or_else(|e| panic!("{e}"));
@@ -46,7 +43,7 @@ fn staged(lane: EvalLane<'_>, ids: &[u32], protocol: &Protocol) -> (Vec<Vec<f32>
 #[test]
 fn prefill_hand_off_and_decode_give_the_logits_of_transformers() {
     let backend = cpu(CpuCompute::Reference);
-    for path in DENSE.map(fixture) {
+    for path in fixtures() {
         let (name, wanted) = (name(&path), expected(&path));
         let model = model(&path, &backend, StageRecipe::Stored);
         let (vocab, lane) = (model.vocab(), lane(&backend, &*model, (KvFormat::F32, KvFormat::F32)));
@@ -60,28 +57,30 @@ fn prefill_hand_off_and_decode_give_the_logits_of_transformers() {
     }
 }
 
-/// Each window alone, in one pass, against all of them side by side in decode; 67 tokens in windows of 20 leave one of 7.
+/// Each window alone, in one pass, against all of them side by side in decode; 67 tokens in windows of 20 leave one of 7. Keys
+/// and values, latents with sparse attention, and experts that rows of several windows share.
 #[test]
 fn windows_side_by_side_do_not_touch_each_other() {
     let backend = cpu(CpuCompute::Reference);
-    let model = model(&fixture("llama-bf16"), &backend, StageRecipe::Stored);
-    let ids: Vec<u32> = (0..67).map(|i| (i * 37 + 11) % 256).collect();
-    let lane = lane(&backend, &*model, (KvFormat::F32, KvFormat::F32));
-    let alone = |from: usize| {
+    for name in ["llama-bf16", "odd-glm_5_2", "qwen3_moe-int4"] {
+        let model = model(&fixture(name), &backend, StageRecipe::Stored);
+        let vocab = model.vocab();
+        let ids: Vec<u32> = (0..67).map(|i| (i * 37 + 11) % vocab as u32).collect();
+        let lane = lane(&backend, &*model, (KvFormat::F32, KvFormat::F32));
         let options = EvalOptions { kv: KvFormat::F32, page_tokens: 16, chunk: 64 };
-        logits(&*model, &backend, &ids[from..(from + 20).min(67)], options).unwrap()
-    };
-    for batch in [1, 2, 3, 9] {
-        let mut seen = 0;
-        visit_lanes(&[lane], &ids, &Protocol { batch, ..protocol(20, 5) }, &mut |place, rows| {
-            let (window, row) = ((place.token / 20) * 20, place.token % 20 - 1);
-            let far = distance(rows[0], &alone(window)[row * 256..(row + 1) * 256]);
-            assert!(far <= 1e-5, "{place:?} in a batch of {batch}: {far:e}");
-            seen += 1;
-            Ok(())
-        })
-        .unwrap();
-        assert_eq!(seen, 67 - 4);
+        let alone: Vec<Vec<f32>> = ids.chunks(20).map(|window| logits(&*model, &backend, window, options).unwrap()).collect();
+        for batch in [1, 2, 3, 9] {
+            let mut seen = 0;
+            visit_lanes(&[lane], &ids, &Protocol { batch, ..protocol(20, 5) }, &mut |place, rows| {
+                let (window, row) = (place.token / 20, place.token % 20 - 1);
+                let far = distance(rows[0], &alone[window][row * vocab..(row + 1) * vocab]);
+                assert!(far <= 1e-5, "{name}, {place:?} in a batch of {batch}: {far:e}");
+                seen += 1;
+                Ok(())
+            })
+            .unwrap();
+            assert_eq!(seen, 67 - 4);
+        }
     }
 }
 
@@ -89,16 +88,22 @@ fn windows_side_by_side_do_not_touch_each_other() {
 /// after the prefill part are the same computation in one pool.
 #[test]
 fn a_hand_off_in_one_format_changes_nothing() {
-    for (compute, recipe) in [(CpuCompute::Reference, StageRecipe::Stored), (CpuCompute::Fast, StageRecipe::Int8)] {
+    let cases = [
+        (CpuCompute::Reference, "llama-bf16", StageRecipe::Stored),
+        (CpuCompute::Reference, "glm_moe_dsa-int4", StageRecipe::Stored),
+        (CpuCompute::Fast, "llama-bf16", StageRecipe::Int8),
+        (CpuCompute::Fast, "kimi_k25-int4", StageRecipe::Stored),
+    ];
+    for (compute, name, recipe) in cases {
         let backend = cpu(compute);
-        let (path, wanted) = (fixture("llama-bf16"), expected(&fixture("llama-bf16")));
-        let model = model(&path, &backend, recipe);
+        let wanted = expected(&fixture(name));
+        let model = model(&fixture(name), &backend, recipe);
         for kv in [KvFormat::F32, KvFormat::Bf16, KvFormat::Fp8] {
             let one_pool = EvalOptions { kv, page_tokens: 16, chunk: 1 };
             let one_pool = logits(&*model, &backend, &wanted.ids, one_pool).unwrap();
             let rows_alone = Protocol { chunk: 1, ..protocol(48, 21) };
             let (rows, _) = staged(lane(&backend, &*model, (kv, kv)), &wanted.ids, &rows_alone);
-            assert_eq!(rows.concat(), one_pool[..rows.len() * model.vocab()], "{compute:?} {kv}");
+            assert_eq!(rows.concat(), one_pool[..rows.len() * model.vocab()], "{name} {compute:?} {kv}");
         }
     }
 }
@@ -133,7 +138,7 @@ fn each_stage_answers_for_its_own_precision() {
 #[test]
 fn perplexity_is_that_of_the_reference_logits() {
     let backend = cpu(CpuCompute::Reference);
-    for path in DENSE.map(fixture) {
+    for path in fixtures() {
         let (name, wanted) = (name(&path), expected(&path));
         let model = model(&path, &backend, StageRecipe::Stored);
         let rows = wanted.logits.chunks_exact(model.vocab()).zip(&wanted.ids[1..]);

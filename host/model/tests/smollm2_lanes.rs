@@ -27,59 +27,48 @@ fn stage(model: &dyn Architecture, kv: KvFormat) -> EvalStage<'_> {
     EvalStage { model, kv }
 }
 
-/// Half of each text through prefill, the rest through decode.
-fn halves(ids: &[u32]) -> Protocol {
-    Protocol { prefill: ids.len() / 2, ..Protocol::whole(ids.len()) }
-}
-
 fn models(checkpoint: &Checkpoint, backend: &CpuBackend, recipes: [StageRecipe; 2]) -> [Box<dyn Architecture>; 2] {
     let mut cache = WeightCache::new();
     recipes.map(|recipe| load(checkpoint, backend, recipe, &mut cache).unwrap())
 }
 
-/// The lane that the quickstart calls `fast`, in the precision of its two stages.
-const FAST: [StageRecipe; 2] = [StageRecipe::Int8, StageRecipe::Int4];
-
+/// Float32 on the stored weights against the lane that the quickstart calls `fast`; the last quarter of each text is decoded.
+///
+/// How near fast compute can come is settled by INT8 activations in blocks of 32 and, in decode, e4m3 keys and values. The same
+/// arithmetic in float32 (PyTorch, these weights and texts) has a mean KL of 0.0038 nat for the former and 0.0049 for the latter,
+/// so limits lie a little above that. llama.cpp, which quantizes activations likewise, is at 0.0028 on another text.
+///
+/// On 16 tokens that noise alone moves the perplexity by 2 % (one standard deviation of 1.4 to 2.2 % around 0.98 in that program,
+/// rounding varied): the short text tells only what is broken.
 #[test]
-fn perplexity_in_two_stages_is_that_of_float32() {
+fn a_lane_in_two_stages_says_nearly_what_float32_says() {
     let checkpoint = smollm2();
     let (reference, fast) = (cpu(CpuCompute::Reference), cpu(CpuCompute::Fast));
-    let stored = models(&checkpoint, &reference, [StageRecipe::Stored; 2]);
-    let quick = models(&checkpoint, &fast, FAST);
-    let exact =
-        EvalLane { backend: &reference, prefill: stage(&*stored[0], KvFormat::F32), decode: stage(&*stored[1], KvFormat::F32) };
-    let lane = EvalLane { backend: &fast, prefill: stage(&*quick[0], KvFormat::Bf16), decode: stage(&*quick[1], KvFormat::Fp8) };
-    for (name, ids, wanted) in texts() {
-        // Of a text in one window, whole: what the expected numbers are of.
-        for (kind, lane, protocol, limit) in [
-            ("reference, whole", exact, Protocol::whole(ids.len()), 0.005),
-            ("reference, half decoded", exact, halves(&ids), 0.005),
-            ("fast lane, whole", lane, Protocol::whole(ids.len()), 0.015),
-            ("fast lane, half decoded", lane, halves(&ids), 0.015),
-        ] {
-            let start = Instant::now();
-            let found = perplexity(lane, &ids, &protocol, &mut |_| {}).unwrap();
-            let ratio = found.all.perplexity() / wanted;
-            println!("{name}, {kind}: {:.4}, ratio {ratio:.5}, {:?}", found.all.perplexity(), start.elapsed());
-            assert_eq!(found.all.tokens, ids.len() - 1);
-            assert!((ratio - 1.0).abs() <= limit, "{name}, {kind}: {found:?}, ratio {ratio}");
+    let [stored_prefill, stored_decode] = models(&checkpoint, &reference, [StageRecipe::Stored; 2]);
+    let [int8, int4] = models(&checkpoint, &fast, [StageRecipe::Int8, StageRecipe::Int4]);
+    let exact = EvalLane {
+        backend: &reference,
+        prefill: stage(&*stored_prefill, KvFormat::F32),
+        decode: stage(&*stored_decode, KvFormat::F32),
+    };
+    let lane = EvalLane { backend: &fast, prefill: stage(&*int8, KvFormat::Bf16), decode: stage(&*int4, KvFormat::Fp8) };
+    for ((name, ids, wanted), limit) in texts().into_iter().zip([0.08, 0.015]) {
+        let start = Instant::now();
+        let protocol = Protocol { prefill: ids.len() * 3 / 4, ..Protocol::whole(ids.len()) };
+        let found = compare(exact, lane, &ids, &protocol, &mut |_| {}).unwrap();
+        println!("{name} in {:?}: {:#?}", start.elapsed(), (found.all, found.prefill, found.decode));
+        assert_eq!(found.all.tokens, ids.len() - 1);
+        let ratios = (found.all.a.perplexity() / wanted, found.all.b.perplexity() / wanted);
+        println!("perplexity of {wanted} as a multiple: reference {:.5}, fast {:.5}", ratios.0, ratios.1);
+        assert!((ratios.0 - 1.0).abs() <= 0.005, "{name}, reference: {ratios:?}");
+        assert!((ratios.1 - 1.0).abs() <= limit, "{name}, fast lane: {ratios:?}");
+        if name == "score-long" {
+            assert!(found.prefill.mean < 0.0045 && found.prefill.p99 < 0.016 && found.prefill.same_top > 0.93);
+            assert!(found.decode.mean < 0.0115 && found.decode.p99 < 0.07 && found.decode.same_top > 0.9);
         }
+        // Everything through prefill: what the lane says of a prompt.
+        let whole = perplexity(lane, &ids, &Protocol::whole(ids.len()), &mut |_| {}).unwrap().all.perplexity() / wanted;
+        println!("{name}, fast prefill alone: {whole:.5}");
+        assert!((whole - 1.0).abs() <= limit, "{name}, fast prefill: {whole}");
     }
-}
-
-/// llama.cpp on this file (INT8 activations) against its own float32 run, on another text: mean KL 0.0028 nat, 99th percentile
-/// 0.016, same best token 97.4 %, perplexity ratio 1.003.
-#[test]
-fn the_fast_lane_says_nearly_what_float32_says() {
-    let checkpoint = smollm2();
-    let (reference, fast) = (cpu(CpuCompute::Reference), cpu(CpuCompute::Fast));
-    let stored = models(&checkpoint, &reference, [StageRecipe::Stored; 2]);
-    let quick = models(&checkpoint, &fast, FAST);
-    let exact =
-        EvalLane { backend: &reference, prefill: stage(&*stored[0], KvFormat::F32), decode: stage(&*stored[1], KvFormat::F32) };
-    let lane = EvalLane { backend: &fast, prefill: stage(&*quick[0], KvFormat::Bf16), decode: stage(&*quick[1], KvFormat::Fp8) };
-    let (_, ids, _) = texts().into_iter().find(|text| text.0 == "score-long").unwrap();
-    let found = compare(exact, lane, &ids, &halves(&ids), &mut |_| {}).unwrap();
-    println!("{found:#?}\nratio {}", found.all.perplexity_ratio());
-    assert!(found.all.mean > 0.0);
 }
