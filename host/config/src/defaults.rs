@@ -95,7 +95,8 @@ pub const LANE_MAX_WAITING: Bounded = bounded(256, 1, 1 << 20);
 /// that the built-in takes.
 pub const ROUTE_DEADLINE_US: Bounded = bounded(5000, 100, 1_000_000);
 
-/// 2 ms. A plan is made while the step before it runs; interpreted guests need 0.7 ms for 256 rows.
+/// 2 ms. A plan is made while the step before it runs, and the engine cuts this to what that step leaves; interpreted guests need
+/// 0.7 ms for 256 rows.
 pub const SCHEDULE_DEADLINE_US: Bounded = bounded(2000, 100, 1_000_000);
 
 /// 5 ms, as for routing: once per request.

@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use millrace_core::{FinishReason, LaneId, SeqId, TenantId};
 use millrace_kv::PageRef;
-use millrace_policy::{Budget, Table};
 use millrace_scheduler::{DecodeEvent, Entry, PrefillEvent, TenantLedger};
 
+use crate::devices::Devices;
 use crate::handle::{Command, Shared};
 use crate::handoff::{HandOff, HandOffEvent};
 use crate::jobs::JobTable;
 use crate::pool::{Pool, Scheduler, smooth};
+use crate::runner::Finished;
 use crate::{Counters, EngineSnapshot, Job, JobError, LaneFacts, LaneSpec, TenantFacts};
 
 /// How long the loop sleeps when nothing rings; deadlines are looked at this often.
@@ -36,6 +37,7 @@ pub(crate) struct Driver {
     pub(crate) ledger: TenantLedger,
     pub(crate) schedule: Arc<millrace_policy::ScheduleSlot>,
     pub(crate) counters: Counters,
+    pub(crate) devices: Devices,
     /// Tenants of the configuration.
     pub(crate) tenants: usize,
 }
@@ -55,11 +57,7 @@ impl Driver {
     /// One look at everything that may have moved on.
     fn pass(&mut self) {
         let now_us = self.shared.clock.now_us();
-        for index in 0..self.pools.len() {
-            if self.pools[index].runner.is_done() {
-                self.commit(index, now_us);
-            }
-        }
+        self.commit_finished(now_us);
         for lane in 0..self.lanes.len() {
             self.move_hand_offs(lane);
         }
@@ -123,13 +121,25 @@ impl Driver {
         let _ = self.pools[prefill].abort(seq) || self.pools[decode].abort(seq);
     }
 
-    fn commit(&mut self, index: usize, now_us: u64) {
+    /// In the order in which they ended, so that the time that one waited for another is not counted as its own.
+    fn commit_finished(&mut self, now_us: u64) {
+        let pools = self.pools.iter().enumerate();
+        let mut ended: Vec<(u64, usize)> = pools.filter_map(|(index, pool)| Some((pool.ended_us(now_us)?, index))).collect();
+        ended.sort_unstable();
+        for (ended_us, index) in ended {
+            self.commit(index, ended_us, now_us);
+        }
+    }
+
+    fn commit(&mut self, index: usize, ended_us: u64, now_us: u64) {
         let pool = &mut self.pools[index];
-        let (step, launched_us, outcomes) = match pool.runner.collect() {
-            Ok(collected) => collected,
+        let Finished { step, launched_us, tokens, outcomes } = match pool.runner.collect() {
+            Ok(finished) => finished,
             Err(error) => return self.pool_failed(index, &error.to_string()),
         };
-        pool.observe_step(now_us.saturating_sub(launched_us));
+        let began_us = self.devices.begin_of(pool.device, launched_us);
+        self.devices.end(pool.device, ended_us);
+        pool.observe_step(tokens, ended_us.saturating_sub(launched_us), ended_us.saturating_sub(began_us));
         match &mut pool.scheduler {
             Scheduler::Prefill(scheduler) => {
                 let events = scheduler.commit(step, &outcomes);
@@ -142,7 +152,7 @@ impl Driver {
         }
     }
 
-    fn hear_prefill(&mut self, pool: usize, event: PrefillEvent, now_us: u64) {
+    pub(crate) fn hear_prefill(&mut self, pool: usize, event: PrefillEvent, now_us: u64) {
         match event {
             PrefillEvent::Prefilled { entry, first_token, finished, pages, tokens } => {
                 let fresh = entry.replay.is_empty();
@@ -171,7 +181,7 @@ impl Driver {
         }
     }
 
-    fn hear_decode(&mut self, event: DecodeEvent, now_us: u64) {
+    pub(crate) fn hear_decode(&mut self, event: DecodeEvent, now_us: u64) {
         match event {
             DecodeEvent::Token { seq, token } => self.token(seq, token, now_us),
             DecodeEvent::Finished { seq, reason } => self.finished(seq, reason),
@@ -293,43 +303,6 @@ impl Driver {
                 self.hear_prefill(index, event, now_us);
             }
         }
-    }
-
-    /// Launches the planned step of an idle pool, then plans the one after it.
-    fn launch(&mut self, index: usize) {
-        if self.pools[index].runner.is_busy() || !self.pools[index].healthy {
-            return;
-        }
-        let draft = match self.pools[index].draft.take() {
-            Some(draft) => Some(draft),
-            None => self.plan(index),
-        };
-        let Some(plan) = draft.and_then(|draft| self.pools[index].dispatch(draft)) else {
-            return self.pools[index].settle();
-        };
-        let now_us = self.shared.clock.now_us();
-        let pool = &mut self.pools[index];
-        for row in &plan.rows {
-            self.jobs.started(row.seq, now_us);
-        }
-        let jobs = &self.jobs;
-        self.ledger.charge(&plan);
-        self.counters.tag_checks += pool.runner.launch(&plan, now_us, |row| jobs.sampling(plan.rows[row].seq));
-        pool.steps += 1;
-        pool.last_rows = u32::try_from(plan.rows.len()).unwrap_or(u32::MAX);
-        self.pools[index].draft = self.plan(index);
-    }
-
-    fn plan(&mut self, index: usize) -> Option<millrace_scheduler::Draft> {
-        let now_us = self.shared.clock.now_us();
-        let (schedule, tenants) = (&self.schedule, self.ledger.table());
-        let mut call = |budget: &Budget, rows: &Table, tenants: &Table| schedule.plan_step(now_us, budget, rows, tenants).value;
-        let draft = self.pools[index].plan(now_us, &mut call, &tenants);
-        match &mut self.pools[index].scheduler {
-            Scheduler::Prefill(s) => s.take_events().into_iter().for_each(|event| self.hear_prefill(index, event, now_us)),
-            Scheduler::Decode(s) => s.take_events().into_iter().for_each(|event| self.hear_decode(event, now_us)),
-        }
-        draft
     }
 
     /// A device that failed takes its sequences with it; the others go on.

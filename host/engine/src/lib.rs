@@ -3,6 +3,7 @@
 //! It does not know HTTP, TOML, text or Wasm; it never looks into device memory.
 #![forbid(unsafe_code)]
 
+mod devices;
 mod driver;
 mod error;
 #[cfg(feature = "fault-injection")]
@@ -11,11 +12,13 @@ mod handle;
 mod handoff;
 mod job;
 mod jobs;
+mod planning;
 mod pool;
 mod runner;
 mod snapshot;
 mod spec;
 mod start;
+mod step_times;
 
 pub use error::EngineError;
 pub use handle::EngineHandle;

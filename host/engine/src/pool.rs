@@ -1,5 +1,8 @@
 //! One pool in the driver's hands: its scheduler, its runner, and the step between them.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use millrace_core::{PoolId, Stage};
 use millrace_kv::PageCounts;
 use millrace_policy::Table;
@@ -7,6 +10,7 @@ use millrace_scheduler::{DecodeScheduler, Draft, PolicyCall, PrefillScheduler, S
 
 use crate::PoolFacts;
 use crate::runner::StageRunner;
+use crate::step_times::StepTimes;
 
 /// The pure half of a pool.
 pub(crate) enum Scheduler {
@@ -22,7 +26,14 @@ pub(crate) struct Pool {
     /// The next step, planned while the last one ran.
     pub(crate) draft: Option<Draft>,
     pub(crate) steps: u64,
+    /// Smoothed, from launch to end.
     pub(crate) step_us: u32,
+    /// Of the device alone.
+    pub(crate) times: StepTimes,
+    /// Row of the driver's devices.
+    pub(crate) device: usize,
+    /// When the device last ended something of this pool, as it says itself: the driver may be busy then and look later.
+    pub(crate) ended_us: Arc<AtomicU64>,
     pub(crate) last_rows: u32,
     pub(crate) healthy: bool,
 }
@@ -101,8 +112,23 @@ impl Pool {
         }
     }
 
-    /// Exponential average over about eight steps.
-    pub(crate) fn observe_step(&mut self, took_us: u64) {
+    /// When the running step ended; none while it runs.
+    pub(crate) fn ended_us(&self, now_us: u64) -> Option<u64> {
+        let (launched_us, _) = self.runner.running().filter(|_| self.runner.is_done())?;
+        let ended_us = self.ended_us.load(Ordering::Acquire);
+        // The device tells that a step is done a moment before it notes when.
+        Some(if ended_us < launched_us { now_us } else { ended_us.min(now_us) })
+    }
+
+    /// When the running step will end, if one runs and there is something to tell by.
+    pub(crate) fn expected_end_us(&self) -> Option<u64> {
+        let (launched_us, tokens) = self.runner.running()?;
+        Some(launched_us.saturating_add(self.times.expected_us(tokens)?))
+    }
+
+    /// A step of so many tokens took `took_us` from its launch and had the device for `device_us` of them.
+    pub(crate) fn observe_step(&mut self, tokens: u32, took_us: u64, device_us: u64) {
+        self.times.observe(tokens, device_us);
         self.step_us = smooth(self.step_us, took_us);
         match &mut self.scheduler {
             Scheduler::Prefill(s) => s.set_step_us(self.step_us),

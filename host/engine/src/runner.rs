@@ -23,7 +23,17 @@ struct InFlight {
     ticket: Ticket,
     step: u64,
     rows: Vec<(millrace_core::SeqId, u32)>,
+    tokens: u32,
     launched_us: u64,
+}
+
+/// A step that the device has ended.
+pub(crate) struct Finished {
+    pub(crate) step: u64,
+    pub(crate) launched_us: u64,
+    /// Input tokens of all its rows.
+    pub(crate) tokens: u32,
+    pub(crate) outcomes: Vec<Outcome>,
 }
 
 /// One engine's side of the device.
@@ -101,6 +111,11 @@ impl StageRunner {
         self.in_flight.is_some()
     }
 
+    /// When the running step was launched, and its tokens.
+    pub(crate) fn running(&self) -> Option<(u64, u32)> {
+        self.in_flight.as_ref().map(|step| (step.launched_us, step.tokens))
+    }
+
     /// Whether the running step has passed the device.
     pub(crate) fn is_done(&self) -> bool {
         self.in_flight.as_ref().is_some_and(|step| self.queue.completed() >= step.ticket)
@@ -154,17 +169,20 @@ impl StageRunner {
         }
         self.check_tags(&step, sequences, CheckPoint::Tail);
         let ticket = self.queue.submit();
+        let tokens = u32::try_from(inputs.tokens.len()).unwrap_or(u32::MAX);
         let rows = plan.rows.iter().map(|row| (row.seq, row.epoch)).collect();
-        self.in_flight = Some(InFlight { ticket, step: plan.step, rows, launched_us: now_us });
+        self.in_flight = Some(InFlight { ticket, step: plan.step, rows, tokens, launched_us: now_us });
         match self.tag_checks {
             TagChecks::On => inputs.table_entries as u64,
             TagChecks::Off => 0,
         }
     }
 
-    /// Outcomes of the step that [`Self::is_done`] spoke of, with its number and when it was launched.
-    pub(crate) fn collect(&mut self) -> Result<(u64, u64, Vec<Outcome>), BackendError> {
-        let Some(step) = self.in_flight.take() else { return Ok((0, 0, Vec::new())) };
+    /// The step that [`Self::is_done`] spoke of.
+    pub(crate) fn collect(&mut self) -> Result<Finished, BackendError> {
+        let Some(step) = self.in_flight.take() else {
+            return Ok(Finished { step: 0, launched_us: 0, tokens: 0, outcomes: Vec::new() });
+        };
         self.queue.wait(step.ticket)?;
         let mut records = vec![StepRecord::default(); step.rows.len()];
         self.queue.read_records(&self.buffers.records, &mut records)?;
@@ -177,7 +195,12 @@ impl StageRunner {
             };
             Outcome { seq, epoch, token: record.token(), status }
         };
-        Ok((step.step, step.launched_us, step.rows.iter().zip(&records).map(outcome).collect()))
+        Ok(Finished {
+            step: step.step,
+            launched_us: step.launched_us,
+            tokens: step.tokens,
+            outcomes: step.rows.iter().zip(&records).map(outcome).collect(),
+        })
     }
 
     fn check_tags(&mut self, step: &StepBuffers, sequences: usize, point: CheckPoint) {

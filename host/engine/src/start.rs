@@ -1,19 +1,21 @@
 //! Builds an engine from its spec and starts the driver thread. Checks that every lane's hand-off is possible before anything runs.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use millrace_core::{PoolId, Stage};
 use millrace_kv::{PagePool, PoolOptions};
-use millrace_ops::Wake;
+use millrace_ops::{Backend, Wake};
 use millrace_scheduler::{DecodeScheduler, PrefillScheduler, TenantLedger};
 
+use crate::devices::Devices;
 use crate::driver::{Driver, Lane};
 use crate::handle::{Inbox, LaneGate, Shared};
 use crate::handoff::{HandOff, Terms};
 use crate::jobs::JobTable;
 use crate::pool::{Pool, Scheduler};
 use crate::runner::StageRunner;
+use crate::step_times::StepTimes;
 use crate::{Counters, EngineError, EngineHandle, EngineSnapshot, EngineSpec, LaneSpec, PoolSpec};
 
 /// Room for the host side of a policy call: wasmtime needs its guest stack and ours on the driver thread.
@@ -36,19 +38,12 @@ pub fn start(spec: EngineSpec) -> Result<EngineHandle, EngineError> {
         snapshot: Mutex::new(Arc::new(EngineSnapshot::default())),
         clock: spec.clock.clone(),
     });
-    let wake: Wake = {
-        let shared = Arc::downgrade(&shared);
-        Arc::new(move || {
-            if let Some(shared) = shared.upgrade() {
-                shared.inbox.ring();
-            }
-        })
-    };
-    let pools = spec
-        .pools
-        .iter()
-        .enumerate()
-        .map(|(index, pool)| build_pool(PoolId(index as u32), pool, spec.boot_nonce, &wake))
+    let backends: Vec<Arc<dyn Backend>> = spec.pools.iter().map(|pool| pool.backend.clone()).collect();
+    let (devices, device_rows) = Devices::of(&backends);
+    let pools = (0..)
+        .map(PoolId)
+        .zip(spec.pools.iter().zip(device_rows))
+        .map(|(id, (pool, device))| build_pool(id, pool, device, spec.boot_nonce, &shared))
         .collect::<Result<Vec<_>, _>>()?;
     let lanes = spec
         .lanes
@@ -64,6 +59,7 @@ pub fn start(spec: EngineSpec) -> Result<EngineHandle, EngineError> {
         ledger: TenantLedger::new(&spec.tenants, SERVICE_HALF_LIFE_US),
         schedule: spec.schedule,
         counters: Counters::default(),
+        devices,
     };
     driver.publish_snapshot();
     std::thread::Builder::new()
@@ -91,7 +87,18 @@ fn gate(lane: &LaneSpec, pools: &[PoolSpec]) -> Result<LaneGate, EngineError> {
     Ok(LaneGate { name: lane.name.clone(), max_waiting: lane.max_waiting, max_tokens, waiting: AtomicUsize::new(0) })
 }
 
-fn build_pool(id: PoolId, spec: &PoolSpec, boot_nonce: u16, wake: &Wake) -> Result<Pool, EngineError> {
+/// Notes when the device has ended something of a pool, and wakes the driver.
+fn wake(shared: &Arc<Shared>, ended_us: &Arc<AtomicU64>) -> Wake {
+    let (shared, ended_us) = (Arc::downgrade(shared), ended_us.clone());
+    Arc::new(move || {
+        if let Some(shared) = shared.upgrade() {
+            ended_us.store(shared.clock.now_us(), Ordering::Release);
+            shared.inbox.ring();
+        }
+    })
+}
+
+fn build_pool(id: PoolId, spec: &PoolSpec, device: usize, boot_nonce: u16, shared: &Arc<Shared>) -> Result<Pool, EngineError> {
     let options = PoolOptions { pages: spec.pages, page_tokens: spec.page_tokens, boot_nonce, zero_freed: spec.zero_freed };
     let failed = |why: String| EngineError::Pool { pool: spec.name.clone(), why };
     let pages = PagePool::new(options).map_err(|e| failed(e.to_string()))?;
@@ -99,14 +106,18 @@ fn build_pool(id: PoolId, spec: &PoolSpec, boot_nonce: u16, wake: &Wake) -> Resu
         Stage::Prefill => Scheduler::Prefill(PrefillScheduler::new(spec.limits, pages)),
         Stage::Decode => Scheduler::Decode(DecodeScheduler::new(spec.limits, pages)),
     };
+    let ended_us = Arc::new(AtomicU64::new(0));
     Ok(Pool {
         id,
         name: spec.name.clone(),
         scheduler,
-        runner: StageRunner::new(spec, wake.clone())?,
+        runner: StageRunner::new(spec, wake(shared, &ended_us))?,
         draft: None,
         steps: 0,
         step_us: 0,
+        times: StepTimes::default(),
+        device,
+        ended_us,
         last_rows: 0,
         healthy: true,
     })

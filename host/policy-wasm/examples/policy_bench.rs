@@ -103,6 +103,7 @@ fn budget(count: usize) -> Budget {
         total_pages: 1_000,
         page_tokens: 64,
         step_us: 5_000,
+        answer_within_us: None,
     }
 }
 

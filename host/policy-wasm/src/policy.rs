@@ -46,15 +46,21 @@ impl<W: World> WasmPolicy<W> {
         Self { prepared, label, wants, instance: Some(instance), mailbox, rebuilds: 0, last_call_ns: None }
     }
 
-    fn call<R>(&mut self, work: impl FnOnce(&mut Instance<W>, Asking<'_>) -> Result<R, Fault>) -> Result<R, PolicyFault> {
+    /// `within_us` cuts the policy's own deadline; what that makes late is not its fault.
+    fn call<R>(
+        &mut self,
+        within_us: Option<u32>,
+        work: impl FnOnce(&mut Instance<W>, Asking<'_>) -> Result<R, Fault>,
+    ) -> Result<R, PolicyFault> {
         self.last_call_ns = None;
         self.collect().map_err(|fault| self.fault(fault))?;
         let Some(mut instance) = self.instance.take() else {
             self.expect_instance();
             return Err(self.fault((FaultKind::Unavailable, "a fresh instance is being prepared".to_owned())));
         };
-        let asking =
-            Asking { call: self.prepared.next_call(), deadline_us: self.prepared.options.limits.deadline_us, wants: &self.wants };
+        let limit_us = self.prepared.options.limits.deadline_us;
+        let cut_us = within_us.map(u64::from).filter(|&within| within < limit_us);
+        let asking = Asking { call: self.prepared.next_call(), deadline_us: cut_us.unwrap_or(limit_us), wants: &self.wants };
         let started = Instant::now();
         let result = work(&mut instance, asking);
         self.last_call_ns = Some(u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX));
@@ -70,7 +76,7 @@ impl<W: World> WasmPolicy<W> {
             Err(fault) => {
                 self.discard(instance);
                 self.expect_instance();
-                Err(self.fault(fault))
+                Err(self.fault(cut_short(fault, cut_us)))
             }
         }
     }
@@ -126,6 +132,16 @@ impl<W: World> WasmPolicy<W> {
     }
 }
 
+/// A call that took too long for a deadline that was cut was late; whether the policy keeps to its own is not known then.
+fn cut_short(fault: Fault, cut_us: Option<u64>) -> Fault {
+    match (fault.0, cut_us) {
+        (FaultKind::Timeout, Some(cut_us)) => {
+            (FaultKind::Late, format!("took longer than the {cut_us} us that the running step left; its own deadline is longer"))
+        }
+        _ => fault,
+    }
+}
+
 /// An instance that was initialised, on the policy's own state and metrics.
 pub(crate) fn ready_instance<W: World>(prepared: &Arc<Prepared>) -> Result<Instance<W>, Fault> {
     let mut instance = Instance::new(prepared, prepared.owned())?;
@@ -168,7 +184,7 @@ impl PrecisionPolicy for WasmPolicy<PrecisionWorld> {
         precisions: &host::Table,
         tenants: &host::Table,
     ) -> Result<Vec<host::Choice>, PolicyFault> {
-        self.call(|instance, asking| worlds::choose(instance, asking, asks, precisions, tenants))
+        self.call(None, |instance, asking| worlds::choose(instance, asking, asks, precisions, tenants))
     }
 }
 
@@ -179,12 +195,12 @@ impl RoutePolicy for WasmPolicy<RouteWorld> {
         lanes: &host::Table,
         tenants: &host::Table,
     ) -> Result<host::Decision, PolicyFault> {
-        self.call(|instance, asking| worlds::decide(instance, asking, request, lanes, tenants))
+        self.call(None, |instance, asking| worlds::decide(instance, asking, request, lanes, tenants))
     }
 }
 
 impl SchedulePolicy for WasmPolicy<ScheduleWorld> {
     fn plan_step(&mut self, budget: &host::Budget, rows: &host::Table, tenants: &host::Table) -> Result<host::Plan, PolicyFault> {
-        self.call(|instance, asking| worlds::plan_step(instance, asking, budget, rows, tenants))
+        self.call(budget.answer_within_us, |instance, asking| worlds::plan_step(instance, asking, budget, rows, tenants))
     }
 }

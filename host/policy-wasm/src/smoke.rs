@@ -28,8 +28,17 @@ pub(crate) fn route(instance: &mut Instance<RouteWorld>, wants: &[u32]) -> Resul
 pub(crate) fn schedule(instance: &mut Instance<ScheduleWorld>, wants: &[u32]) -> Result<(), String> {
     let rows = table(kind::TENANT..=kind::PREEMPTIONS);
     for stage in [Stage::Prefill, Stage::Decode] {
-        let budget =
-            Budget { stage, step: 0, tokens: 64, sequences: 3, free_pages: 8, total_pages: 16, page_tokens: 16, step_us: 0 };
+        let budget = Budget {
+            stage,
+            step: 0,
+            tokens: 64,
+            sequences: 3,
+            free_pages: 8,
+            total_pages: 16,
+            page_tokens: 16,
+            step_us: 0,
+            answer_within_us: None,
+        };
         let plan = worlds::plan_step(instance, asking(instance, wants), &budget, &rows, &tenants()).map_err(text)?;
         validate_plan(&plan, &budget, &rows).map_err(|error| format!("in {stage}: {error}"))?;
     }

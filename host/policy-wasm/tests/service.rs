@@ -3,9 +3,12 @@
 mod support;
 
 use millrace_core::Stage;
-use millrace_policy::{Decision, Forward, GuestValue, RouteLimits, RouteSlot, Table, kind};
-use millrace_policy_wasm::{PolicyKind, builtin};
-use support::{budget, engine, guests, plan, request, schedule_slot, slot_of};
+use millrace_policy::{
+    BreakerSettings, BreakerState, Budget, Decision, FaultKind, Forward, GuestValue, RouteLimits, RouteSlot, ScheduleSlot, Table,
+    kind,
+};
+use millrace_policy_wasm::{PolicyKind, PolicyLimits, PolicyOptions, builtin};
+use support::{budget, engine, guests, plan, request, schedule_slot, slot_of, wait_until_rebuilt};
 
 #[test]
 fn reverse_order_within_the_budget() {
@@ -30,6 +33,34 @@ fn the_other_lane() {
     let answer = slot.decide(0, &request(0), &lanes, &Table::new(0));
     let expected = Decision::Forward(Forward { lanes: vec![2, 1, 0], priority: None, reason: 0 });
     assert_eq!((answer.value, answer.fault), (expected, None));
+}
+
+/// The running step leaves 1 ms, the policy needs some twenty and may take ten seconds: late, and no fault; an idle engine waits.
+#[test]
+fn a_slow_policy_is_late_for_a_short_step_and_in_time_for_an_idle_engine() {
+    let limits = PolicyLimits { deadline_us: 10_000_000, setup_us: 10_000_000, ..PolicyLimits::of(PolicyKind::Schedule) };
+    let options = PolicyOptions { limits, ..PolicyOptions::new("slow", PolicyKind::Schedule) };
+    let loaded = engine().load(&guests::component("slow-schedule"), PolicyKind::Schedule, &options).expect("loads");
+    // A breaker that the first fault would open for good.
+    let breaker = BreakerSettings { faults_to_open: 1, backoff_us: u64::MAX, ..BreakerSettings::default() };
+    let slot = ScheduleSlot::new(loaded.schedule().expect("an instance"), loaded.info().clone(), breaker);
+    let ask = |within_us| {
+        let rows = Table::new(4).with(kind::STATE, vec![3; 4]).with(kind::AGE_US, vec![1, 2, 3, 4]);
+        let budget = Budget { answer_within_us: within_us, ..budget(Stage::Decode, 1) };
+        slot.plan_step(0, &budget, &rows, &Table::new(0))
+    };
+    for _ in 0..2 {
+        let answer = ask(Some(1_000));
+        assert_eq!((answer.value.run, answer.fault), (vec![3, 2, 1, 0], Some(FaultKind::Late)), "the fallback's order");
+        let (_, text) = slot.status().last_error.expect("an error");
+        assert!(text.contains("1000 us that the running step left"), "{text}");
+        wait_until_rebuilt(&slot, "slow");
+        let answer = ask(None);
+        assert_eq!((answer.value.run, answer.fault), (vec![0, 1, 2, 3], None), "{:?}", slot.status().last_error);
+        assert_eq!(ask(Some(1_000)).fault, Some(FaultKind::Late), "spared");
+    }
+    let status = slot.status();
+    assert_eq!((status.breaker, status.total.faults.of(FaultKind::Timeout)), (BreakerState::Closed, 0));
 }
 
 #[test]

@@ -14,6 +14,7 @@
 mod breaker;
 mod fair_schedule;
 mod least_loaded_route;
+mod short_budgets;
 mod slot;
 mod slots;
 mod status;

@@ -7,6 +7,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::short_budgets::ShortBudgets;
 use crate::{
     Breaker, BreakerSettings, BreakerState, Counters, FaultKind, InvalidAnswer, Policy, PolicyFault, PolicyInfo, SlotStatus,
 };
@@ -19,6 +20,13 @@ pub struct Answer<T> {
     pub generation: u64,
     /// Why the native fallback answered; none: the policy did.
     pub fault: Option<FaultKind>,
+}
+
+/// When a call is made, and how long it may take where that is less than the policy's own limit.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Moment {
+    pub(crate) now_us: u64,
+    pub(crate) within_us: Option<u32>,
 }
 
 /// The shared core of the slots.
@@ -42,16 +50,31 @@ struct Generation<P: ?Sized> {
     info: PolicyInfo,
     number: u64,
     breaker: Breaker,
+    short_budgets: ShortBudgets,
     counters: Counters,
+}
+
+impl<P: Policy + ?Sized> Generation<P> {
+    fn new(policy: Box<P>, info: PolicyInfo, number: u64, settings: BreakerSettings) -> Self {
+        let (breaker, short_budgets) = (Breaker::new(settings), ShortBudgets::default());
+        Self { policy, info, number, breaker, short_budgets, counters: Counters::default() }
+    }
+
+    /// Why the policy is not to be called now, if so.
+    fn spares(&mut self, moment: Moment) -> Option<FaultKind> {
+        if !self.breaker.admits(moment.now_us) {
+            return Some(FaultKind::Unavailable);
+        }
+        self.short_budgets.spare(moment.within_us).then_some(FaultKind::Late)
+    }
 }
 
 impl<P: Policy + ?Sized> Slot<P> {
     pub(crate) fn new(policy: Box<P>, info: PolicyInfo, settings: BreakerSettings) -> Self {
-        let active = Generation { policy, info, number: 1, breaker: Breaker::new(settings), counters: Counters::default() };
         Self {
             settings,
             state: Mutex::new(State {
-                active,
+                active: Generation::new(policy, info, 1, settings),
                 last_good: None,
                 generations: 1,
                 total: Counters::default(),
@@ -65,14 +88,14 @@ impl<P: Policy + ?Sized> Slot<P> {
     /// Asks the policy, validates, and takes the fallback's answer where that fails.
     pub(crate) fn call<T, R>(
         &self,
-        now_us: u64,
+        moment: Moment,
         ask: impl FnOnce(&mut P) -> Result<T, PolicyFault>,
         validate: impl FnOnce(T) -> Result<R, InvalidAnswer>,
         fallback: impl FnOnce() -> R,
     ) -> Answer<R> {
         let mut state = self.lock();
         let generation = state.active.number;
-        match state.ask(now_us, ask, validate) {
+        match state.ask(moment, ask, validate) {
             Ok(value) => Answer { value, generation, fault: None },
             Err(kind) => {
                 let retired = state.roll_back_if_hopeless(self.settings);
@@ -131,42 +154,62 @@ impl<P: Policy + ?Sized> Slot<P> {
 impl<P: Policy + ?Sized> State<P> {
     fn ask<T, R>(
         &mut self,
-        now_us: u64,
+        moment: Moment,
         ask: impl FnOnce(&mut P) -> Result<T, PolicyFault>,
         validate: impl FnOnce(T) -> Result<R, InvalidAnswer>,
     ) -> Result<R, FaultKind> {
-        let policy = &mut self.active.policy;
-        let result = if self.active.breaker.admits(now_us) {
-            let asked = catch_unwind(AssertUnwindSafe(|| ask(policy)));
-            asked.unwrap_or_else(|_| {
-                Err(fault(&self.active.info, FaultKind::Trap, "panicked in the host: this is a bug".to_owned()))
-            })
-        } else {
-            Err(fault(&self.active.info, FaultKind::Unavailable, "rests after repeated faults".to_owned()))
-        };
-        let latency = self.active.policy.last_call_ns();
-        let result = result
-            .and_then(|raw| validate(raw).map_err(|invalid| fault(&self.active.info, FaultKind::Invalid, invalid.to_string())));
-        let called = !matches!(&result, Err(f) if f.kind == FaultKind::Unavailable);
-        for counters in [&mut self.total, &mut self.active.counters] {
-            count(counters, result.as_ref().err().map(|f| f.kind));
-            if let (true, Some(ns)) = (called, latency) {
-                counters.latency.record(ns);
-            }
+        if let Some(kind) = self.active.spares(moment) {
+            self.count(Some(kind), None);
+            return Err(kind);
         }
+        let policy = &mut self.active.policy;
+        let asked = catch_unwind(AssertUnwindSafe(|| ask(policy)));
+        let info = &self.active.info;
+        let result = asked
+            .unwrap_or_else(|_| Err(fault(info, FaultKind::Trap, "panicked in the host: this is a bug".to_owned())))
+            .and_then(|raw| validate(raw).map_err(|invalid| fault(info, FaultKind::Invalid, invalid.to_string())));
+        let kind = result.as_ref().err().map(|f| f.kind);
+        // Not being ready is no call.
+        let latency = self.active.policy.last_call_ns().filter(|_| kind != Some(FaultKind::Unavailable));
+        self.count(kind, latency);
         match result {
             Ok(value) => {
                 self.active.breaker.succeeded();
+                self.active.short_budgets.answered(moment.within_us);
                 Ok(value)
             }
             Err(fault) => {
-                // Not being ready is no new fault: the fault that caused it was counted.
-                if fault.kind != FaultKind::Unavailable {
-                    self.active.breaker.failed(now_us);
-                    self.last_error = Some((self.active.number, fault.to_string()));
-                    self.active.policy.recover();
-                }
+                self.take_fault(moment, &fault);
                 Err(fault.kind)
+            }
+        }
+    }
+
+    fn take_fault(&mut self, moment: Moment, fault: &PolicyFault) {
+        match fault.kind {
+            // Not being ready is no new fault: the fault that caused it was counted.
+            FaultKind::Unavailable => return,
+            FaultKind::Late => self.active.short_budgets.late(moment.within_us),
+            FaultKind::Trap | FaultKind::Timeout | FaultKind::Memory | FaultKind::Invalid => {
+                self.active.breaker.failed(moment.now_us);
+            }
+        }
+        self.last_error = Some((self.active.number, fault.to_string()));
+        self.active.policy.recover();
+    }
+
+    fn count(&mut self, fault: Option<FaultKind>, latency_ns: Option<u64>) {
+        for counters in [&mut self.total, &mut self.active.counters] {
+            counters.calls = counters.calls.saturating_add(1);
+            match fault {
+                None => counters.ok = counters.ok.saturating_add(1),
+                Some(kind) => {
+                    counters.faults.add(kind);
+                    counters.fallbacks = counters.fallbacks.saturating_add(1);
+                }
+            }
+            if let Some(ns) = latency_ns {
+                counters.latency.record(ns);
             }
         }
     }
@@ -174,8 +217,7 @@ impl<P: Policy + ?Sized> State<P> {
     /// Returns who was in force, and what is to be dropped once the lock is released.
     fn activate(&mut self, policy: Box<P>, info: PolicyInfo, settings: BreakerSettings) -> (PolicyInfo, Option<Generation<P>>) {
         self.generations = self.generations.saturating_add(1);
-        let new =
-            Generation { policy, info, number: self.generations, breaker: Breaker::new(settings), counters: Counters::default() };
+        let new = Generation::new(policy, info, self.generations, settings);
         let old = std::mem::replace(&mut self.active, new);
         let info = old.info.clone();
         if old.breaker.state() == BreakerState::Closed { (info, self.last_good.replace(old)) } else { (info, Some(old)) }
@@ -193,15 +235,4 @@ impl<P: Policy + ?Sized> State<P> {
 
 fn fault(info: &PolicyInfo, kind: FaultKind, detail: String) -> PolicyFault {
     PolicyFault { policy: format!("{}@{}", info.name, info.version), kind, detail }
-}
-
-fn count(counters: &mut Counters, fault: Option<FaultKind>) {
-    counters.calls = counters.calls.saturating_add(1);
-    match fault {
-        None => counters.ok = counters.ok.saturating_add(1),
-        Some(kind) => {
-            counters.faults.add(kind);
-            counters.fallbacks = counters.fallbacks.saturating_add(1);
-        }
-    }
 }

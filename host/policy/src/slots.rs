@@ -2,7 +2,7 @@
 //!
 //! Any thread may decide, swap, roll back or read the status. They do not know where policies come from.
 
-use crate::slot::Slot;
+use crate::slot::{Moment, Slot};
 use crate::{
     Answer, Ask, BreakerSettings, Budget, Choice, Decision, FairSchedule, LeastLoadedRoute, Plan, PolicyInfo, PrecisionPolicy,
     RouteLimits, RoutePolicy, RouteRequest, SchedulePolicy, SlotStatus, Table, TierPrecision, validate_choices,
@@ -38,7 +38,7 @@ impl RouteSlot {
     /// the column `kind::ELIGIBLE`, or `kind::HEALTHY` without it, or all.
     pub fn decide(&self, now_us: u64, request: &RouteRequest, lanes: &Table, tenants: &Table) -> Answer<Decision> {
         self.slot.call(
-            now_us,
+            Moment { now_us, within_us: None },
             |policy| policy.decide(request, lanes, tenants),
             |decision| validate_decision(decision, lanes, &self.limits),
             || self.fallback.route(lanes),
@@ -52,10 +52,11 @@ impl ScheduleSlot {
         Self { slot: Slot::new(policy, info, breaker), fallback: FairSchedule }
     }
 
-    /// A plan within the bounds of `budget`; memory is the caller's to check.
+    /// A plan within the bounds of `budget`; memory is the caller's to check. A policy that does not answer within the budget's
+    /// time while its own limit has not passed is late, which is not held against it; see [`crate::FaultKind::Late`].
     pub fn plan_step(&self, now_us: u64, budget: &Budget, rows: &Table, tenants: &Table) -> Answer<Plan> {
         self.slot.call(
-            now_us,
+            Moment { now_us, within_us: budget.answer_within_us },
             |policy| policy.plan_step(budget, rows, tenants),
             |plan| validate_plan(&plan, budget, rows).map(|()| plan),
             || self.fallback.plan(budget, rows, tenants),
@@ -72,7 +73,7 @@ impl PrecisionSlot {
     /// One choice per ask, each a row of `precisions`, which has at least one row.
     pub fn choose(&self, now_us: u64, asks: &[Ask], precisions: &Table, tenants: &Table) -> Answer<Vec<Choice>> {
         self.slot.call(
-            now_us,
+            Moment { now_us, within_us: None },
             |policy| policy.choose(asks, precisions, tenants),
             |choices| validate_choices(&choices, asks, precisions).map(|()| choices),
             || self.fallback.choices(asks, precisions, tenants),

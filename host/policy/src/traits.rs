@@ -21,6 +21,9 @@ pub enum FaultKind {
     Trap,
     #[error("timeout")]
     Timeout,
+    /// No answer within [`Budget::answer_within_us`], which was less than the policy's own limit. Not held against the policy.
+    #[error("late")]
+    Late,
     #[error("memory")]
     Memory,
     #[error("invalid")]
@@ -32,7 +35,7 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// Every kind, in the order of [`FaultKind::index`].
-    pub const ALL: [Self; 5] = [Self::Trap, Self::Timeout, Self::Memory, Self::Invalid, Self::Unavailable];
+    pub const ALL: [Self; 6] = [Self::Trap, Self::Timeout, Self::Late, Self::Memory, Self::Invalid, Self::Unavailable];
 
     /// Its place in [`FaultKind::ALL`].
     #[must_use]
@@ -40,9 +43,10 @@ impl FaultKind {
         match self {
             Self::Trap => 0,
             Self::Timeout => 1,
-            Self::Memory => 2,
-            Self::Invalid => 3,
-            Self::Unavailable => 4,
+            Self::Late => 2,
+            Self::Memory => 3,
+            Self::Invalid => 4,
+            Self::Unavailable => 5,
         }
     }
 }
@@ -178,6 +182,9 @@ pub struct Budget {
     pub page_tokens: u32,
     /// Recent step time.
     pub step_us: u32,
+    /// Time for this answer where a running step leaves less than the policy's own limit; none: that limit alone. For the host,
+    /// which measures it; policies do not see it.
+    pub answer_within_us: Option<u32>,
 }
 
 /// An order of work, in row numbers.

@@ -78,6 +78,7 @@ impl StageState {
             total_pages: counts.total,
             page_tokens: self.pool.page_tokens(),
             step_us: self.step_us,
+            answer_within_us: None,
         }
     }
 

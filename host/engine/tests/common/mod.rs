@@ -1,5 +1,6 @@
 //! A whole engine on a tiny checkpoint: reference compute on the CPU behind the strict backend, which runs operations late and
 //! forbids host reads. Knows nothing of HTTP or text.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -15,7 +16,7 @@ use millrace_engine::{EngineHandle, EngineSpec, Event, EventSink, Job, JobError,
 use millrace_kv::ZeroFreed;
 use millrace_model::{Architecture, Checkpoint, WeightCache};
 use millrace_ops::Backend;
-use millrace_policy::{BreakerSettings, FairSchedule, PolicyInfo, ScheduleSlot};
+use millrace_policy::{BreakerSettings, FairSchedule, PolicyInfo, SchedulePolicy, ScheduleSlot};
 use millrace_scheduler::{StageLimits, TenantShare};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -92,6 +93,10 @@ fn checkpoint_path(name: &str) -> std::path::PathBuf {
 
 impl Rig {
     pub(crate) fn start(setup: Setup) -> Self {
+        Self::planned_by(Box::new(FairSchedule), setup)
+    }
+
+    pub(crate) fn planned_by(policy: Box<dyn SchedulePolicy>, setup: Setup) -> Self {
         let checkpoint = Checkpoint::open(&checkpoint_path(setup.checkpoint)).unwrap();
         let cpu = CpuBackend::new(CpuOptions { threads: 2, compute: CpuCompute::Reference, isa: None }).unwrap();
         let backend: Arc<dyn Backend> = Arc::new(StrictBackend::with_delay(Arc::new(cpu), Duration::from_micros(200)));
@@ -130,7 +135,7 @@ impl Rig {
             precision: Precision { prefill: precision(0), decode: precision(1) },
             max_waiting: setup.max_waiting,
         };
-        let schedule = ScheduleSlot::new(Box::new(FairSchedule), PolicyInfo::native("fair"), BreakerSettings::default());
+        let schedule = ScheduleSlot::new(policy, PolicyInfo::native("test"), BreakerSettings::default());
         let engine = millrace_engine::start(EngineSpec {
             pools: vec![pool(Stage::Prefill), pool(Stage::Decode)],
             lanes: vec![lane],

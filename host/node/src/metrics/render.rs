@@ -230,7 +230,11 @@ fn policies(out: &mut Exposition, slots: &[SlotLabels]) {
             out.sample(name, &[("kind", slot.kind)], value(&slot.status) as f64);
         }
     }
-    out.family("millrace_policy_faults_total", "counter", "Answers that could not be used, by why.");
+    out.family(
+        "millrace_policy_faults_total",
+        "counter",
+        "Answers that could not be used, by why; `late` is no fault of the policy.",
+    );
     for slot in slots {
         for (fault, count) in slot.status.total.faults.iter() {
             let label = fault.to_string();

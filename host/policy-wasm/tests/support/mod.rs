@@ -51,7 +51,17 @@ pub(crate) fn plan(slot: &ScheduleSlot, step: u64) -> Answer<Plan> {
 }
 
 pub(crate) fn budget(stage: Stage, step: u64) -> Budget {
-    Budget { stage, step, tokens: 64, sequences: 64, free_pages: 8, total_pages: 16, page_tokens: 16, step_us: 5_000 }
+    Budget {
+        stage,
+        step,
+        tokens: 64,
+        sequences: 64,
+        free_pages: 8,
+        total_pages: 16,
+        page_tokens: 16,
+        step_us: 5_000,
+        answer_within_us: None,
+    }
 }
 
 /// Asks at step 0, where every guest answers well, until the rebuilt instance does.

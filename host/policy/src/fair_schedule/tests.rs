@@ -4,7 +4,17 @@ use super::*;
 use crate::validate_plan;
 
 fn budget(stage: Stage, tokens: u32, sequences: u32) -> Budget {
-    Budget { stage, step: 0, tokens, sequences, free_pages: 9, total_pages: 99, page_tokens: 16, step_us: 0 }
+    Budget {
+        stage,
+        step: 0,
+        tokens,
+        sequences,
+        free_pages: 9,
+        total_pages: 99,
+        page_tokens: 16,
+        step_us: 0,
+        answer_within_us: None,
+    }
 }
 
 fn tenants() -> Table {

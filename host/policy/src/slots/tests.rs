@@ -34,8 +34,17 @@ impl SchedulePolicy for Scripted {
 
 const BREAKER: BreakerSettings =
     BreakerSettings { faults_to_open: 2, backoff_us: 100, max_backoff_us: 400, opens_to_roll_back: 2 };
-const BUDGET: Budget =
-    Budget { stage: Stage::Decode, step: 0, tokens: 8, sequences: 8, free_pages: 1, total_pages: 1, page_tokens: 16, step_us: 0 };
+const BUDGET: Budget = Budget {
+    stage: Stage::Decode,
+    step: 0,
+    tokens: 8,
+    sequences: 8,
+    free_pages: 1,
+    total_pages: 1,
+    page_tokens: 16,
+    step_us: 0,
+    answer_within_us: None,
+};
 
 fn scripted(answer: fn(u32) -> Result<Plan, FaultKind>) -> (Box<dyn SchedulePolicy>, Arc<AtomicU32>) {
     let recovered = Arc::new(AtomicU32::new(0));
@@ -78,6 +87,7 @@ fn every_fault_is_answered_by_the_fallback_and_counted_by_kind() {
         let answer = match kind {
             FaultKind::Trap => |_| Err(FaultKind::Trap),
             FaultKind::Timeout => |_| Err(FaultKind::Timeout),
+            FaultKind::Late => |_| Err(FaultKind::Late),
             FaultKind::Memory => |_| Err(FaultKind::Memory),
             FaultKind::Invalid => |_| Ok(Plan { run: vec![2], ..Plan::default() }),
             FaultKind::Unavailable => |_| Err(FaultKind::Unavailable),
@@ -91,6 +101,58 @@ fn every_fault_is_answered_by_the_fallback_and_counted_by_kind() {
         assert_eq!(status.last_error.is_none(), ready);
         assert_eq!(recovered.load(Ordering::Relaxed), u32::from(!ready));
     }
+}
+
+/// Asks with a budget of time.
+fn ask_within(slot: &ScheduleSlot, now_us: u64, within_us: Option<u32>) -> Answer<Plan> {
+    let rows = Table::new(2).with(kind::STATE, vec![3, 3]).with(kind::AGE_US, vec![1, 2]);
+    let budget = Budget { answer_within_us: within_us, ..BUDGET };
+    slot.plan_step(now_us, &budget, &rows, &Table::new(0))
+}
+
+/// Needs more than 1 ms, whatever it is given.
+struct Slow;
+
+impl Policy for Slow {}
+
+impl SchedulePolicy for Slow {
+    fn plan_step(&mut self, budget: &Budget, _: &Table, _: &Table) -> Result<Plan, PolicyFault> {
+        match budget.answer_within_us {
+            Some(within) if within <= 1_000 => {
+                Err(PolicyFault { policy: "slow".into(), kind: FaultKind::Late, detail: "as told".into() })
+            }
+            _ => Ok(Plan { run: vec![0], ..Plan::default() }),
+        }
+    }
+}
+
+/// The breaker opens at the second fault, but a step that is short is no fault of the policy's.
+#[test]
+fn a_slow_policy_on_short_steps_keeps_its_place() {
+    let slot = ScheduleSlot::new(Box::new(Slow), named("slow"), BREAKER);
+    let mut asked = 0;
+    for now in 0..4_000 {
+        let answer = ask_within(&slot, now, Some(1_000));
+        assert_eq!((answer.value.run, answer.fault), (vec![1, 0], Some(FaultKind::Late)));
+        // Between them steps that leave time, and an idle engine.
+        for within in [Some(1_001), None] {
+            let answer = ask_within(&slot, now, within);
+            assert_eq!((answer.value.run, answer.fault), (vec![0], None));
+            asked += 1;
+        }
+    }
+    let status = slot.status();
+    assert_eq!((status.breaker, status.generation, status.rollbacks), (BreakerState::Closed, 1, 0));
+    assert_eq!((status.total.ok, status.total.faults.of(FaultKind::Late), status.total.calls), (asked, 4_000, 12_000));
+    assert!(status.last_error.is_some_and(|(_, text)| text.contains("late")));
+}
+
+#[test]
+fn what_the_policys_own_limit_ends_is_a_fault_on_any_step() {
+    let (slot, _) = slot(|_| Err(FaultKind::Timeout));
+    assert_eq!(ask_within(&slot, 0, Some(1_000)).fault, Some(FaultKind::Timeout));
+    assert_eq!(ask_within(&slot, 0, None).fault, Some(FaultKind::Timeout));
+    assert_eq!(slot.status().breaker, BreakerState::Open { until_us: 100 });
 }
 
 #[test]

@@ -5,7 +5,17 @@ use millrace_core::TenantId;
 use super::*;
 
 fn budget(stage: Stage) -> Budget {
-    Budget { stage, step: 0, tokens: 10, sequences: 3, free_pages: 0, total_pages: 0, page_tokens: 16, step_us: 0 }
+    Budget {
+        stage,
+        step: 0,
+        tokens: 10,
+        sequences: 3,
+        free_pages: 0,
+        total_pages: 0,
+        page_tokens: 16,
+        step_us: 0,
+        answer_within_us: None,
+    }
 }
 
 fn plan(run: &[u32], tokens: &[u32]) -> Plan {
