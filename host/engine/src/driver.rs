@@ -36,6 +36,8 @@ pub(crate) struct Driver {
     pub(crate) jobs: JobTable,
     pub(crate) ledger: TenantLedger,
     pub(crate) schedule: Arc<millrace_policy::ScheduleSlot>,
+    /// Number of the schedule policy that was asked last.
+    pub(crate) schedule_generation: u64,
     pub(crate) counters: Counters,
     pub(crate) devices: Devices,
     /// Tenants of the configuration.

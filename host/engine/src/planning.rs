@@ -5,7 +5,7 @@ use millrace_policy::{Budget, Table};
 use millrace_scheduler::Draft;
 
 use crate::driver::Driver;
-use crate::pool::Scheduler;
+use crate::pool::{Pool, Scheduler};
 
 /// A policy gets so long even where a running step leaves less: two ticks of the clock that interrupts policies, and enough for an
 /// interpreted one with a step's worth of rows. A step shorter than this would otherwise leave no policy a chance.
@@ -47,6 +47,7 @@ impl Driver {
 
     fn plan(&mut self, index: usize) -> Option<Draft> {
         let now_us = self.shared.clock.now_us();
+        self.heed_swap();
         let (schedule, tenants) = (&self.schedule, self.ledger.table());
         let answer_within_us = answer_within_us(now_us, self.pools.iter().filter_map(|pool| pool.expected_end_us()));
         let mut call = |budget: &Budget, rows: &Table, tenants: &Table| {
@@ -58,6 +59,14 @@ impl Driver {
             Scheduler::Decode(s) => s.take_events().into_iter().for_each(|event| self.hear_decode(event, now_us)),
         }
         draft
+    }
+
+    /// What an earlier policy said of further steps does not bind the one in force.
+    fn heed_swap(&mut self) {
+        let generation = self.schedule.generation();
+        if std::mem::replace(&mut self.schedule_generation, generation) != generation {
+            self.pools.iter_mut().for_each(Pool::forget_order);
+        }
     }
 }
 

@@ -72,6 +72,13 @@ impl Pool {
         }
     }
 
+    pub(crate) fn forget_order(&mut self) {
+        match &mut self.scheduler {
+            Scheduler::Prefill(s) => s.forget_order(),
+            Scheduler::Decode(s) => s.forget_order(),
+        }
+    }
+
     pub(crate) fn abort(&mut self, seq: millrace_core::SeqId) -> bool {
         match &mut self.scheduler {
             Scheduler::Prefill(s) => s.abort(seq),
@@ -96,6 +103,10 @@ impl Pool {
 
     pub(crate) fn facts(&self) -> PoolFacts {
         let counts = self.counts();
+        let counters = match &self.scheduler {
+            Scheduler::Prefill(s) => s.counters(),
+            Scheduler::Decode(s) => s.counters(),
+        };
         PoolFacts {
             name: self.name.clone(),
             stage: self.stage(),
@@ -106,6 +117,7 @@ impl Pool {
             evictable_pages: counts.evictable,
             page_bytes: self.runner.layout().page_bytes(),
             steps: self.steps,
+            plans_reused: counters.plans_reused,
             step_us: self.step_us,
             last_rows: self.last_rows,
             healthy: self.healthy,

@@ -46,6 +46,8 @@ pub struct PoolFacts {
     pub page_bytes: usize,
     /// Steps dispatched since start.
     pub steps: u64,
+    /// Steps planned from an earlier answer of the schedule policy that still held.
+    pub plans_reused: u64,
     /// Smoothed step time.
     pub step_us: u32,
     /// Rows of the last step.

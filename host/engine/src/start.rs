@@ -57,6 +57,7 @@ pub fn start(spec: EngineSpec) -> Result<EngineHandle, EngineError> {
         jobs: JobTable::default(),
         tenants: spec.tenants.len(),
         ledger: TenantLedger::new(&spec.tenants, SERVICE_HALF_LIFE_US),
+        schedule_generation: spec.schedule.generation(),
         schedule: spec.schedule,
         counters: Counters::default(),
         devices,

@@ -3,11 +3,13 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{Rig, Setup, expected};
-use millrace_policy::{Budget, FairSchedule, Plan, Policy, PolicyFault, SchedulePolicy, Table};
+use millrace_engine::PoolFacts;
+use millrace_policy::{Budget, FairSchedule, Plan, Policy, PolicyFault, PolicyInfo, SchedulePolicy, Table};
 
 /// Plans fairly, takes its time, and remembers what it was told.
 struct Watching {
@@ -42,4 +44,64 @@ fn a_policy_may_take_what_the_running_step_leaves() {
     let cut: Vec<u32> = granted.iter().flatten().copied().collect();
     assert!(cut.len() > 5 && cut.iter().all(|&within| within >= 1_000), "{granted:?}");
     assert!(cut.iter().min().is_some_and(|&least| least < THINKS_US / 2), "{granted:?}");
+}
+
+/// Plans fairly, and says for how many further steps.
+struct Valid {
+    valid_steps: u32,
+    calls: Arc<AtomicU32>,
+}
+
+impl Policy for Valid {}
+
+impl SchedulePolicy for Valid {
+    fn plan_step(&mut self, budget: &Budget, rows: &Table, tenants: &Table) -> Result<Plan, PolicyFault> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        Ok(Plan { valid_steps: self.valid_steps, ..FairSchedule.plan(budget, rows, tenants) })
+    }
+}
+
+fn valid(valid_steps: u32) -> (Box<Valid>, Arc<AtomicU32>) {
+    let calls = Arc::new(AtomicU32::new(0));
+    (Box::new(Valid { valid_steps, calls: calls.clone() }), calls)
+}
+
+/// Four streams at once: their tokens, the policy's calls, the steps and plans that were used again.
+fn streams(valid_steps: u32) -> (Vec<Vec<u32>>, u32, u64, u64) {
+    let (policy, calls) = valid(valid_steps);
+    let rig = Rig::planned_by(policy, Setup::default());
+    let ids = &expected().0;
+    let streams: Vec<_> = (0..4).map(|n| rig.submit(&ids[n..n + 9], 100).unwrap()).collect();
+    let tokens = streams.iter().map(|stream| stream.finish().unwrap()).collect();
+    rig.wait_until_empty(0);
+    let pools = &rig.engine.snapshot().pools;
+    let sum = |of: fn(&PoolFacts) -> u64| pools.iter().map(of).sum();
+    (tokens, calls.load(Ordering::Relaxed), sum(|p| p.steps), sum(|p| p.plans_reused))
+}
+
+#[test]
+fn a_plan_that_stays_valid_saves_calls_and_changes_no_token() {
+    let (every_step, asked_always, steps, reused) = streams(0);
+    assert!(u64::from(asked_always) >= steps && reused == 0, "{asked_always} calls, {steps} steps");
+    let (tokens, asked, steps, reused) = streams(32);
+    assert_eq!(tokens, every_step);
+    assert!(reused > steps / 2 && u64::from(asked) < steps / 2, "{asked} calls, {steps} steps, {reused} reused");
+}
+
+#[test]
+fn a_swap_ends_what_the_policy_before_it_said() {
+    let (policy, _) = valid(32);
+    let rig = Rig::planned_by(policy, Setup { delay: Duration::from_millis(3), ..Setup::default() });
+    let stream = rig.submit(&expected().0, 100).unwrap();
+    // The plan for decode's first step holds for the next 32; these are its first three.
+    for _ in 0..4 {
+        stream.next().unwrap();
+    }
+    let budgets = Arc::new(Mutex::new(Vec::new()));
+    rig.schedule.swap(Box::new(Watching { thinks: Duration::ZERO, budgets: budgets.clone() }), PolicyInfo::native("next"));
+    let steps = rig.engine.snapshot().pools[1].steps;
+    stream.finish().unwrap();
+    let first = budgets.lock().unwrap().first().expect("it is asked").step;
+    // One step may run, one be drafted, and the snapshot be one behind; the plan before would have held for thirty.
+    assert!(first <= steps + 3, "first asked for step {first}, swapped in during step {steps}");
 }

@@ -129,6 +129,11 @@ impl<P: Policy + ?Sized> Slot<P> {
         Some(info)
     }
 
+    /// Number of the policy in force.
+    pub(crate) fn generation(&self) -> u64 {
+        self.lock().active.number
+    }
+
     pub(crate) fn status(&self) -> SlotStatus {
         let state = self.lock();
         SlotStatus {

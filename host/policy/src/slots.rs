@@ -95,6 +95,12 @@ macro_rules! management {
                 self.slot.roll_back()
             }
 
+            /// Number of the policy in force: changes with every swap and roll back, the automatic ones included.
+            #[must_use]
+            pub fn generation(&self) -> u64 {
+                self.slot.generation()
+            }
+
             #[must_use]
             pub fn status(&self) -> SlotStatus {
                 self.slot.status()

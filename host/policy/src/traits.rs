@@ -196,7 +196,7 @@ pub struct Plan {
     pub tokens: Vec<u32>,
     /// Rows to preempt if pages run out, first victim first.
     pub preempt: Vec<u32>,
-    /// For how many further steps this order may be used without asking.
+    /// For how many further steps this order may be used without asking, at most [`crate::MAX_VALID_STEPS`].
     pub valid_steps: u32,
     pub reason: u32,
 }

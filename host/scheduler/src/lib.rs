@@ -17,6 +17,7 @@ mod decode;
 mod draft;
 mod error;
 mod event;
+mod kept;
 mod ledger;
 mod limits;
 mod prefill;

@@ -48,6 +48,8 @@ pub struct StageCounters {
     pub preemptions: u64,
     pub page_mismatches: u64,
     pub not_finite: u64,
+    /// Plans that an earlier answer of the policy served, which said that it may.
+    pub plans_reused: u64,
     /// Plans in which the host's order replaced the policy's, which had let all work rest for too long.
     pub policy_overruled: u64,
     /// Entries of policy plans that named no such row, a row twice, or one that cannot run.

@@ -4,6 +4,7 @@
 mod bugs;
 mod decode_rules;
 mod device;
+mod kept_rules;
 mod policy;
 mod prefill_rules;
 mod random;

@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 
 use millrace_core::{SeqId, Stage};
 use millrace_kv::{PagePool, PageRef, pages_for};
-use millrace_policy::Budget;
+use millrace_policy::{Budget, Table};
 
 use crate::draft::DraftRow;
-use crate::{Draft, Outcome, PlanRow, StageCounters, StageLimits, StepPlan};
+use crate::kept::{KeptOrder, Premises, SeqOrder};
+use crate::validate::order;
+use crate::{Draft, Outcome, PlanRow, PolicyCall, StageCounters, StageLimits, StepPlan};
 
 /// So many plans in a row a policy may let all work rest before the host's own order runs for one step.
 const PATIENCE_PLANS: u32 = 8;
@@ -27,9 +29,19 @@ pub(crate) struct StageState {
     generation: u64,
     epoch: u32,
     idle_plans: u32,
+    /// The policy's last order while it may still be used.
+    kept: Option<KeptOrder>,
     /// Pages that fault injection took from their owners.
     #[cfg(any(test, feature = "fault-injection"))]
     pub(crate) stolen: Vec<PageRef>,
+}
+
+/// What a policy is asked.
+pub(crate) struct Question<'a> {
+    /// (sequence, its stay, whether it can run) of each row of the table.
+    pub(crate) rows: &'a [(SeqId, u32, bool)],
+    pub(crate) table: Table,
+    pub(crate) tenants: &'a Table,
 }
 
 /// A row that ran: which, and what became of it.
@@ -52,6 +64,7 @@ impl StageState {
             generation: 0,
             epoch: 0,
             idle_plans: 0,
+            kept: None,
             #[cfg(any(test, feature = "fault-injection"))]
             stolen: Vec::new(),
         }
@@ -80,6 +93,39 @@ impl StageState {
             step_us: self.step_us,
             answer_within_us: None,
         }
+    }
+
+    /// Asks the policy for an order, checks it, and keeps it for as long as the policy says.
+    pub(crate) fn ask(&mut self, policy: &mut PolicyCall<'_>, question: &Question<'_>) -> SeqOrder {
+        let plan = policy(&self.budget(), &question.table, question.tenants);
+        let runnable: Vec<bool> = question.rows.iter().map(|&(_, _, runs)| runs).collect();
+        let checked = order(&plan, &runnable);
+        self.counters.policy_rows_ignored += checked.ignored;
+        let seqs: Vec<SeqId> = question.rows.iter().map(|&(seq, _, _)| seq).collect();
+        let order = SeqOrder::of(&checked, &seqs);
+        self.kept = KeptOrder::new(&order, self.premises(question.rows), plan.valid_steps);
+        order
+    }
+
+    /// The last order, if it may serve these rows once more; whoever uses it says so with [`Self::reuse`].
+    pub(crate) fn kept_order(&mut self, rows: &[(SeqId, u32, bool)]) -> Option<KeptOrder> {
+        self.kept.take().filter(|kept| kept.holds(&self.premises(rows)))
+    }
+
+    pub(crate) fn reuse(&mut self, kept: KeptOrder) -> SeqOrder {
+        let (order, left) = kept.next();
+        self.kept = left;
+        self.counters.plans_reused += 1;
+        order
+    }
+
+    fn premises(&self, rows: &[(SeqId, u32, bool)]) -> Premises {
+        Premises::new(rows.to_vec(), self.limits.max_step_tokens)
+    }
+
+    /// Whatever the policy said last, it is asked for the next step.
+    pub(crate) fn forget_order(&mut self) {
+        self.kept = None;
     }
 
     /// Positions that the whole pool can hold.
@@ -216,6 +262,11 @@ macro_rules! stage_methods {
             /// What policies are told of the recent step time.
             pub fn set_step_us(&mut self, step_us: u32) {
                 self.state.step_us = step_us;
+            }
+
+            /// Has the policy asked for the next step even if its last plan still holds; for when another policy is in force.
+            pub fn forget_order(&mut self) {
+                self.state.forget_order();
             }
 
             /// Tag changes that no step has taken yet, for what touches pages outside of steps: apply them, in stream order,

@@ -1,6 +1,9 @@
 //! A policy's plan, made harmless: row numbers come from outside, so none is used before it is checked here.
 
+use millrace_core::SeqId;
 use millrace_policy::Plan;
+
+use crate::kept::SeqOrder;
 
 /// What is left of a plan after checking.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -44,10 +47,10 @@ pub(crate) fn order(plan: &Plan, runnable: &[bool]) -> Order {
     order
 }
 
-/// The host's own order: everything runnable as listed, no victims named.
-pub(crate) fn default_order(runnable: &[bool]) -> Order {
-    let rows = runnable.iter().enumerate().filter(|&(_, &can)| can);
-    Order { run: rows.map(|(row, _)| (row, None)).collect(), ..Order::default() }
+/// The host's own order: everything runnable as listed, no victims named. `rows` as a policy would be shown them.
+pub(crate) fn default_order(rows: &[(SeqId, u32, bool)]) -> SeqOrder {
+    let runnable = rows.iter().filter(|&&(_, _, runs)| runs);
+    SeqOrder { run: runnable.map(|&(seq, _, _)| (seq, None)).collect(), ..SeqOrder::default() }
 }
 
 #[cfg(test)]
@@ -70,6 +73,7 @@ mod tests {
     fn counts_that_do_not_fit_the_rows_are_not_used() {
         let plan = Plan { run: vec![1, 0], tokens: vec![4], ..Plan::default() };
         assert_eq!(order(&plan, &[true, true]).run, [(1, None), (0, None)]);
-        assert_eq!(default_order(&[true, false, true]).run, [(0, None), (2, None)]);
+        let rows = [(SeqId(7), 1, true), (SeqId(8), 1, false), (SeqId(4), 2, true)];
+        assert_eq!(default_order(&rows).run, [(SeqId(7), None), (SeqId(4), None)]);
     }
 }

@@ -49,6 +49,8 @@ pub(crate) struct Setup {
     /// Tokens of a prefill step.
     pub(crate) chunk: u32,
     pub(crate) tag_checks: TagChecks,
+    /// How late the backend begins a submission.
+    pub(crate) delay: Duration,
 }
 
 impl Default for Setup {
@@ -60,6 +62,7 @@ impl Default for Setup {
             max_waiting: 64,
             chunk: 24,
             tag_checks: TagChecks::On,
+            delay: Duration::from_micros(200),
         }
     }
 }
@@ -67,6 +70,7 @@ impl Default for Setup {
 /// A running engine with one lane.
 pub(crate) struct Rig {
     pub(crate) engine: EngineHandle,
+    pub(crate) schedule: Arc<ScheduleSlot>,
     next: std::cell::Cell<u64>,
 }
 
@@ -99,7 +103,7 @@ impl Rig {
     pub(crate) fn planned_by(policy: Box<dyn SchedulePolicy>, setup: Setup) -> Self {
         let checkpoint = Checkpoint::open(&checkpoint_path(setup.checkpoint)).unwrap();
         let cpu = CpuBackend::new(CpuOptions { threads: 2, compute: CpuCompute::Reference, isa: None }).unwrap();
-        let backend: Arc<dyn Backend> = Arc::new(StrictBackend::with_delay(Arc::new(cpu), Duration::from_micros(200)));
+        let backend: Arc<dyn Backend> = Arc::new(StrictBackend::with_delay(Arc::new(cpu), setup.delay));
         let mut cache = WeightCache::default();
         let model = millrace_model::load(&checkpoint, backend.as_ref(), StageRecipe::Stored, &mut cache).unwrap();
         let model: Arc<dyn Architecture> = model.into();
@@ -135,16 +139,16 @@ impl Rig {
             precision: Precision { prefill: precision(0), decode: precision(1) },
             max_waiting: setup.max_waiting,
         };
-        let schedule = ScheduleSlot::new(policy, PolicyInfo::native("test"), BreakerSettings::default());
+        let schedule = Arc::new(ScheduleSlot::new(policy, PolicyInfo::native("test"), BreakerSettings::default()));
         let engine = millrace_engine::start(EngineSpec {
             pools: vec![pool(Stage::Prefill), pool(Stage::Decode)],
             lanes: vec![lane],
             tenants: vec![TenantShare { weight: 1, tier: 1 }],
-            schedule: Arc::new(schedule),
+            schedule: schedule.clone(),
             clock: Arc::new(TestClock(Instant::now())),
             boot_nonce: 7,
         });
-        Self { engine: engine.unwrap(), next: std::cell::Cell::new(1) }
+        Self { engine: engine.unwrap(), schedule, next: std::cell::Cell::new(1) }
     }
 
     pub(crate) fn submit(&self, prompt: &[u32], output: u32) -> Result<Stream, SubmitError> {

@@ -163,6 +163,11 @@ fn pools(out: &mut Exposition, scrape: &Scrape<'_>) {
         let stage = pool.stage.to_string();
         out.sample("millrace_steps_total", &[("pool", &pool.name), ("stage", &stage)], pool.steps as f64);
     }
+    out.family("millrace_plans_reused_total", "counter", "Steps planned from an earlier answer of the schedule policy.");
+    for pool in pools {
+        let stage = pool.stage.to_string();
+        out.sample("millrace_plans_reused_total", &[("pool", &pool.name), ("stage", &stage)], pool.plans_reused as f64);
+    }
     out.family("millrace_step_seconds", "gauge", "Recent time of a step.");
     for pool in pools {
         out.sample("millrace_step_seconds", &[("pool", &pool.name)], f64::from(pool.step_us) / 1e6);

@@ -40,6 +40,7 @@ fn snapshot() -> EngineSnapshot {
         evictable_pages: 4,
         page_bytes: 1000,
         steps: 7,
+        plans_reused: 3,
         step_us: 8_000,
         last_rows: 2,
         healthy: true,
@@ -115,6 +116,7 @@ fn samples_belong_to_their_family_and_labels_are_escaped() {
     assert!(text.contains("vllm:request_success_total{model_name=\"m\",finished_reason=\"stop\"} 1"));
     assert!(text.contains("millrace_http_responses_total{class=\"4xx\"} 1"));
     assert!(text.contains("millrace_pool_bytes{pool=\"p\"} 100000"));
+    assert!(text.contains("millrace_plans_reused_total{pool=\"p\",stage=\"decode\"} 3"));
     assert!(text.contains("millrace_policy_info{kind=\"route\",name=\"r\""));
 }
 

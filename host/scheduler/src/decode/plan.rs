@@ -6,7 +6,9 @@ use millrace_policy::Table;
 use super::victim::{Candidate, choose};
 use super::{DecodeScheduler, DecodeSequence, DecodeState};
 use crate::draft::DraftRow;
-use crate::validate::{Order, default_order, order};
+use crate::kept::SeqOrder;
+use crate::stage::Question;
+use crate::validate::default_order;
 use crate::view::{RowFacts, RowState, rows_table};
 use crate::{DecodeEvent, Draft, Entry, PolicyCall};
 
@@ -26,19 +28,28 @@ impl DecodeScheduler {
     /// A row that needs a page and finds none waits if the fence, a transfer or an ending sequence will free one; only else
     /// are pages taken from another: see `victim`. A sequence that is alone and cannot get a page ends with `Length`;
     /// admission keeps that from happening unless pages were put under suspicion since. A policy that lets all work rest for
-    /// more than eight plans in a row is overruled.
+    /// more than eight plans in a row is overruled. An order that the policy called valid for further steps serves those without
+    /// asking, as long as no row comes, ends or leaves and there are pages for all that it runs.
     pub fn plan(&mut self, now_us: u64, policy: &mut PolicyCall<'_>, tenants: &Table) -> Option<Draft> {
-        let rows: Vec<SeqId> = self.sequences.keys().copied().collect();
-        let runnable: Vec<bool> = self.sequences.values().map(|sequence| self.runnable(sequence)).collect();
-        if !runnable.contains(&true) {
+        let sequences = self.sequences.iter();
+        let rows: Vec<(SeqId, u32, bool)> = sequences.map(|(&seq, s)| (seq, s.epoch, self.runnable(s))).collect();
+        if !rows.iter().any(|&(_, _, runs)| runs) {
             return None;
         }
-        let table = rows_table(now_us, &self.sequences.values().map(|sequence| self.facts(sequence)).collect::<Vec<_>>());
-        let plan = order(&policy(&self.state.budget(), &table, tenants), &runnable);
-        self.state.counters.policy_rows_ignored += plan.ignored;
-        let mut chosen = self.allocate(&plan, &rows);
+        let order = match self.state.kept_order(&rows) {
+            Some(kept) if self.demand(kept.order()) <= self.state.pool.counts().free => self.state.reuse(kept),
+            _ => {
+                let facts: Vec<RowFacts<'_>> = self.sequences.values().map(|sequence| self.facts(sequence)).collect();
+                let table = rows_table(now_us, &facts);
+                self.state.ask(policy, &Question { rows: &rows, table, tenants })
+            }
+        };
+        let mut chosen = self.allocate(&order);
+        if chosen.is_empty() {
+            self.state.forget_order();
+        }
         if self.state.out_of_patience(chosen.is_empty()) {
-            chosen = self.allocate(&default_order(&runnable), &rows);
+            chosen = self.allocate(&default_order(&rows));
             self.state.counters.policy_overruled += u64::from(!chosen.is_empty());
         }
         self.state.draft(chosen)
@@ -57,17 +68,26 @@ impl DecodeScheduler {
             computed_tokens: reached,
             output_tokens: sequence.outputs.len() as u32,
             pages_held,
-            pages_for_next_step: self.state.pages_for(reached + 1).saturating_sub(pages_held),
+            pages_for_next_step: self.missing_pages(sequence),
         }
     }
 
+    /// New pages that the next positions of an order's rows need.
+    fn demand(&self, order: &SeqOrder) -> u32 {
+        let rows = order.run.iter().filter_map(|(seq, _)| self.sequences.get(seq));
+        rows.map(|sequence| self.missing_pages(sequence)).fold(0, u32::saturating_add)
+    }
+
+    fn missing_pages(&self, sequence: &DecodeSequence) -> u32 {
+        self.state.pages_for(sequence.reached() + 1).saturating_sub(sequence.pages.len() as u32)
+    }
+
     /// One token per row, in order, as long as rows and pages last.
-    fn allocate(&mut self, order: &Order, rows: &[SeqId]) -> Vec<DraftRow> {
+    fn allocate(&mut self, order: &SeqOrder) -> Vec<DraftRow> {
         let cap = self.state.limits.max_sequences.min(self.state.limits.max_step_tokens) as usize;
-        let named: Vec<SeqId> = order.preempt.iter().filter_map(|&row| rows.get(row).copied()).collect();
         let mut chosen: Vec<DraftRow> = Vec::with_capacity(cap.min(order.run.len()));
         let mut promised = 0;
-        for seq in order.run.iter().filter_map(|&(row, _)| rows.get(row).copied()) {
+        for &(seq, _) in &order.run {
             if chosen.len() >= cap {
                 break;
             }
@@ -75,7 +95,7 @@ impl DecodeScheduler {
             if !self.sequences.contains_key(&seq) {
                 continue;
             }
-            match self.grow(seq, &named, &mut promised) {
+            match self.grow(seq, &order.preempt, &mut promised) {
                 Growth::Ready => {}
                 Growth::Wait | Growth::Gone => continue,
             }

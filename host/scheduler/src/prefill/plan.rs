@@ -5,7 +5,9 @@ use millrace_policy::Table;
 
 use super::{PrefillScheduler, PrefillSequence, PrefillState, QueueKey};
 use crate::draft::DraftRow;
-use crate::validate::{Order, default_order, order};
+use crate::kept::SeqOrder;
+use crate::stage::Question;
+use crate::validate::default_order;
 use crate::view::{RowFacts, RowState, rows_table};
 use crate::{Draft, PolicyCall, PrefillEvent};
 
@@ -22,28 +24,36 @@ impl PrefillScheduler {
     /// while a step is in flight. `None`: nothing can run now.
     ///
     /// Where pages are short, prompts that are under way come before new ones, and the first new one without pages keeps
-    /// those after it from overtaking. A policy that lets all work rest for more than eight plans in a row is overruled.
+    /// those after it from overtaking. A policy that lets all work rest for more than eight plans in a row is overruled. An order
+    /// that the policy called valid for further steps serves those without asking, as long as no row comes, ends or leaves and
+    /// there are pages for all that it runs.
     pub fn plan(&mut self, now_us: u64, policy: &mut PolicyCall<'_>, tenants: &Table) -> Option<Draft> {
-        let rows = self.view_rows();
-        let runnable: Vec<bool> = rows.iter().map(|seq| self.sequences[seq].runnable()).collect();
-        if !runnable.contains(&true) {
+        let rows: Vec<(SeqId, u32, bool)> = self.view_rows().map(|s| (s.entry.seq, s.epoch, s.runnable())).collect();
+        if !rows.iter().any(|&(_, _, runs)| runs) {
             return None;
         }
-        let table = rows_table(now_us, &rows.iter().map(|seq| self.facts(&self.sequences[seq])).collect::<Vec<_>>());
-        let plan = order(&policy(&self.state.budget(), &table, tenants), &runnable);
-        self.state.counters.policy_rows_ignored += plan.ignored;
-        let mut chosen = self.allocate(&plan, &rows);
+        let order = match self.state.kept_order(&rows) {
+            Some(kept) if self.demand(&kept.order().run) <= self.state.pool.counts().free => self.state.reuse(kept),
+            _ => {
+                let table = rows_table(now_us, &self.view_rows().map(|sequence| self.facts(sequence)).collect::<Vec<_>>());
+                self.state.ask(policy, &Question { rows: &rows, table, tenants })
+            }
+        };
+        let mut chosen = self.allocate(order);
+        if chosen.is_empty() {
+            self.state.forget_order();
+        }
         if self.state.out_of_patience(chosen.is_empty()) {
-            chosen = self.allocate(&default_order(&runnable), &rows);
+            chosen = self.allocate(default_order(&rows));
             self.state.counters.policy_overruled += u64::from(!chosen.is_empty());
         }
         self.state.draft(chosen)
     }
 
     /// Residents, then the head of the queue.
-    fn view_rows(&self) -> Vec<SeqId> {
+    fn view_rows(&self) -> impl Iterator<Item = &PrefillSequence> {
         let waiting = (self.state.limits.max_view_rows as usize).saturating_sub(self.resident.len()).max(1);
-        self.resident.iter().chain(self.waiting.iter().take(waiting)).map(|key| key.seq).collect()
+        self.resident.iter().chain(self.waiting.iter().take(waiting)).filter_map(|key| self.sequences.get(&key.seq))
     }
 
     fn facts<'a>(&self, sequence: &'a PrefillSequence) -> RowFacts<'a> {
@@ -67,9 +77,8 @@ impl PrefillScheduler {
     }
 
     /// Gives chunks and pages in order; where half-done prompts block each other, the youngest gives its pages up.
-    fn allocate(&mut self, order: &Order, rows: &[SeqId]) -> Vec<DraftRow> {
-        let mut wanted: Vec<(SeqId, Option<u32>)> = Vec::with_capacity(order.run.len());
-        wanted.extend(order.run.iter().filter_map(|&(row, tokens)| Some((*rows.get(row)?, tokens))));
+    fn allocate(&mut self, order: SeqOrder) -> Vec<DraftRow> {
+        let mut wanted = order.run;
         if self.demand(&wanted) > self.state.pool.counts().free {
             wanted.sort_by_key(|(seq, _)| self.sequences.get(seq).is_none_or(|s| s.state == PrefillState::Waiting));
         }

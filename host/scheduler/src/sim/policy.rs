@@ -22,7 +22,7 @@ pub(crate) fn answer(temper: Temper, lcg: &mut Lcg, budget: &Budget, rows: &Tabl
             let run: Vec<u32> = (0..lcg.below(count + 2)).map(|_| lcg.below(count)).collect();
             let tokens = if lcg.one_in(2) { run.iter().map(|_| lcg.below(9)).collect() } else { Vec::new() };
             let preempt = (0..lcg.below(3)).map(|_| lcg.below(count)).collect();
-            Plan { run, tokens, preempt, ..Plan::default() }
+            Plan { run, tokens, preempt, valid_steps: lcg.below(6), ..Plan::default() }
         }
         Temper::Garbage => {
             let mut numbers = || -> Vec<u32> { (0..lcg.below(6)).map(|_| lcg.below(u32::MAX) << lcg.below(2)).collect() };

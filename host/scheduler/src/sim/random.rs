@@ -137,6 +137,7 @@ impl Coverage {
             sum.preemptions += of.preemptions;
             sum.page_mismatches += of.page_mismatches;
             sum.not_finite += of.not_finite;
+            sum.plans_reused += of.plans_reused;
             sum.policy_overruled += of.policy_overruled;
             sum.policy_rows_ignored += of.policy_rows_ignored;
         }
@@ -165,6 +166,7 @@ fn random_worlds_without_faults() {
     assert!(coverage.decode.preemptions > 500 && coverage.replayed_twice > 50, "{}", coverage.decode.preemptions);
     assert!(coverage.prefill.preemptions > 50, "{}", coverage.prefill.preemptions);
     assert!(coverage.prefill.stale_rows > 50 && coverage.decode.stale_rows > 50 && coverage.too_long > 50);
+    assert!(coverage.prefill.plans_reused > 500 && coverage.decode.plans_reused > 500);
     assert!(coverage.prefill.policy_overruled > 50 && coverage.decode.policy_overruled > 50);
     assert!(coverage.prefill.policy_rows_ignored > 50 && coverage.decode.policy_rows_ignored > 50);
 }
