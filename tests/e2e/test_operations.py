@@ -274,6 +274,7 @@ def test_metrics_are_prometheus_text_with_vllm_names(server):
         "vllm:time_to_first_token_seconds_bucket",
         "vllm:inter_token_latency_seconds_bucket",
         "vllm:e2e_request_latency_seconds_count",
+        "vllm:iteration_tokens_total_bucket",
         "millrace_kv_tag_checks_total",
         "millrace_policy_calls_total",
     ):

@@ -17,7 +17,7 @@ use crate::handoff::{HandOff, HandOffEvent};
 use crate::jobs::JobTable;
 use crate::pool::{Pool, Scheduler, smooth};
 use crate::runner::Finished;
-use crate::{Counters, EngineSnapshot, Job, JobError, LaneFacts, LaneSpec, TenantFacts};
+use crate::{Counters, EngineSnapshot, Job, JobError, LaneFacts, LaneSpec, TenantFacts, TokenHistogram};
 
 /// How long the loop sleeps when nothing rings; deadlines are looked at this often.
 const IDLE_WAIT: Duration = Duration::from_millis(20);
@@ -39,6 +39,7 @@ pub(crate) struct Driver {
     /// Number of the schedule policy that was asked last.
     pub(crate) schedule_generation: u64,
     pub(crate) counters: Counters,
+    pub(crate) step_tokens: TokenHistogram,
     pub(crate) devices: Devices,
     /// Tenants of the configuration.
     pub(crate) tenants: usize,
@@ -141,6 +142,7 @@ impl Driver {
         };
         let began_us = self.devices.begin_of(pool.device, launched_us);
         self.devices.end(pool.device, ended_us);
+        self.step_tokens.record(tokens);
         pool.observe_step(tokens, ended_us.saturating_sub(launched_us), ended_us.saturating_sub(began_us));
         match &mut pool.scheduler {
             Scheduler::Prefill(scheduler) => {
@@ -342,6 +344,7 @@ impl Driver {
             pools: self.pools.iter().map(Pool::facts).collect(),
             tenants: tenants.collect(),
             counters: self.counters,
+            step_tokens: self.step_tokens,
             taken_us: self.shared.clock.now_us(),
         }
     }

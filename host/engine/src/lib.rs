@@ -19,6 +19,7 @@ mod snapshot;
 mod spec;
 mod start;
 mod step_times;
+mod token_histogram;
 
 pub use error::EngineError;
 pub use handle::EngineHandle;
@@ -27,3 +28,4 @@ pub use job::{Event, EventSink, Job, JobError, SubmitError};
 pub use snapshot::{Counters, EngineSnapshot, LaneFacts, PoolFacts, TenantFacts};
 pub use spec::{EngineSpec, LaneSpec, PoolSpec, TagChecks};
 pub use start::start;
+pub use token_histogram::TokenHistogram;

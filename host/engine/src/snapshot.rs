@@ -2,6 +2,8 @@
 
 use millrace_core::{LaneId, Precision, Stage};
 
+use crate::TokenHistogram;
+
 /// State of everything the engine owns, as of its last pass.
 #[derive(Debug, Clone, Default)]
 pub struct EngineSnapshot {
@@ -9,6 +11,8 @@ pub struct EngineSnapshot {
     pub pools: Vec<PoolFacts>,
     pub tenants: Vec<TenantFacts>,
     pub counters: Counters,
+    /// Of the steps that have ended, of all pools.
+    pub step_tokens: TokenHistogram,
     /// On the engine's clock.
     pub taken_us: u64,
 }

@@ -16,7 +16,7 @@ use crate::jobs::JobTable;
 use crate::pool::{Pool, Scheduler};
 use crate::runner::StageRunner;
 use crate::step_times::StepTimes;
-use crate::{Counters, EngineError, EngineHandle, EngineSnapshot, EngineSpec, LaneSpec, PoolSpec};
+use crate::{Counters, EngineError, EngineHandle, EngineSnapshot, EngineSpec, LaneSpec, PoolSpec, TokenHistogram};
 
 /// Room for the host side of a policy call: wasmtime needs its guest stack and ours on the driver thread.
 const DRIVER_STACK_BYTES: usize = 8 << 20;
@@ -60,6 +60,7 @@ pub fn start(spec: EngineSpec) -> Result<EngineHandle, EngineError> {
         schedule_generation: spec.schedule.generation(),
         schedule: spec.schedule,
         counters: Counters::default(),
+        step_tokens: TokenHistogram::default(),
         devices,
     };
     driver.publish_snapshot();

@@ -23,6 +23,19 @@ fn greedy_tokens_are_those_of_transformers_for_every_chunk() {
     }
 }
 
+/// 48 prompt tokens in chunks of 7 take seven steps, the last of 6; the first token is prefill's, so eleven steps of one row follow.
+#[test]
+fn steps_are_counted_by_their_tokens() {
+    let (ids, _) = expected();
+    assert_eq!(ids.len(), 48);
+    let rig = Rig::start(Setup { chunk: 7, ..Setup::default() });
+    rig.generate(ids, 12);
+    rig.wait_until_empty(0);
+    let steps = rig.engine.snapshot().step_tokens;
+    assert_eq!(steps.counts(), [11, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(steps.sum(), 11 + 48);
+}
+
 #[test]
 fn a_sequence_does_not_care_who_shares_its_batch() {
     let rig = Rig::start(Setup::default());

@@ -2,7 +2,7 @@
 //!
 //! Names with `vllm:` mean what they mean there, so that dashboards and endpoint pickers read them.
 
-use millrace_engine::EngineSnapshot;
+use millrace_engine::{EngineSnapshot, TokenHistogram};
 use millrace_policy::{Latency, SlotStatus};
 
 use super::exposition::{Exposition, Labels};
@@ -118,6 +118,8 @@ fn engine(out: &mut Exposition, scrape: &Scrape<'_>) {
     let used = if total == 0 { 0.0 } else { total.saturating_sub(free) as f64 / total as f64 };
     out.gauge("vllm:kv_cache_usage_perc", "Share of the decode pools' pages in use, 0 to 1.", model, used);
     let counters = &scrape.engine.counters;
+    let help = "Tokens of a step: of prompts in a prefill engine's, one a sequence in a decode engine's.";
+    out.histogram("vllm:iteration_tokens_total", help, model, &step_tokens(&scrape.engine.step_tokens));
     out.counter("vllm:num_preemptions_total", "Sequences preempted.", model, counters.preemptions);
     let (block, blocks) = (scrape.page_tokens.to_string(), total.to_string());
     let labels: Labels<'_> = &[("model_name", scrape.model), ("block_size", &block), ("num_gpu_blocks", &blocks)];
@@ -135,6 +137,18 @@ fn engine(out: &mut Exposition, scrape: &Scrape<'_>) {
     for (name, help, value) in families {
         out.counter(name, help, &[], value);
     }
+}
+
+fn step_tokens(steps: &TokenHistogram) -> HistogramFacts {
+    let mut count = 0_u64;
+    let mut cumulative = Vec::with_capacity(TokenHistogram::BOUNDS.len());
+    for (bucket, steps) in steps.counts().iter().enumerate() {
+        count = count.saturating_add(*steps);
+        if let Some(&bound) = TokenHistogram::BOUNDS.get(bucket) {
+            cumulative.push((f64::from(bound), count));
+        }
+    }
+    HistogramFacts { cumulative, count, sum: steps.sum() as f64 }
 }
 
 fn pools(out: &mut Exposition, scrape: &Scrape<'_>) {

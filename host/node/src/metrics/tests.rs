@@ -113,6 +113,7 @@ fn samples_belong_to_their_family_and_labels_are_escaped() {
     }
     assert!(text.contains(r#"millrace_lane_sequences{lane="fa\"st\\",state="waiting"} 1"#), "{text}");
     assert!(text.contains("vllm:kv_cache_usage_perc{model_name=\"m\"} 0.25"));
+    assert!(text.contains("vllm:iteration_tokens_total_bucket{model_name=\"m\",le=\"16384\"} 0"));
     assert!(text.contains("vllm:request_success_total{model_name=\"m\",finished_reason=\"stop\"} 1"));
     assert!(text.contains("millrace_http_responses_total{class=\"4xx\"} 1"));
     assert!(text.contains("millrace_pool_bytes{pool=\"p\"} 100000"));
