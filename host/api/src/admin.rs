@@ -69,6 +69,17 @@ pub(crate) async fn roll_back(State(api): State<Api>, Path(kind): Path<String>) 
     Ok(changed(&node, kind, &old))
 }
 
+/// Past every earlier policy, to the one in the binary.
+pub(crate) async fn return_to_builtin(State(api): State<Api>, Path(kind): Path<String>) -> Result<Response<Body>, ApiError> {
+    let kind = kind_of(&kind)?;
+    let node = api.node()?.clone();
+    let returning = node.clone();
+    let old = tokio::task::spawn_blocking(move || returning.policies().return_to_builtin(kind))
+        .await
+        .map_err(|_| ApiError::internal())?;
+    Ok(changed(&node, kind, &old))
+}
+
 /// Takes a page away from a running request, to see that its tag gives it away. The body names the request by the `x-request-id`
 /// that its client sent: `{"request": "id"}`.
 #[cfg(feature = "fault-injection")]
@@ -121,7 +132,8 @@ fn slot_json(kind: PolicyKind, status: &SlotStatus) -> Value {
         "swaps": status.swaps,
         "rollbacks": status.rollbacks,
         "last_error": last_error,
-        "last_good": status.last_good.as_ref().map(info_json),
+        "proven": status.proven,
+        "way_back": status.way_back.iter().map(info_json).collect::<Vec<_>>(),
     })
 }
 

@@ -65,6 +65,7 @@ fn admin_routes(api: &Api) -> Routes {
         .at("/admin/policies", Access::Admin, get(admin::policies))
         .at("/admin/policies/{kind}", Access::Admin, post(admin::replace))
         .at("/admin/policies/{kind}/rollback", Access::Admin, post(admin::roll_back))
+        .at("/admin/policies/{kind}/builtin", Access::Admin, post(admin::return_to_builtin))
         .at("/live", Access::Open, get(system::live))
         .at("/ready", Access::Open, get(system::ready))
         .at("/metrics", Access::Open, get(system::metrics));

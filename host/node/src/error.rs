@@ -47,7 +47,7 @@ pub enum StartError {
 pub enum SwapError {
     #[error("another policy is being loaded; try again when it is done")]
     Busy,
-    #[error("there is no earlier policy to return to")]
+    #[error("the built-in policy is in force; there is none before it")]
     NothingToRollBackTo,
     #[error("the policy was refused and the one in force stays: {0}")]
     Refused(LoadError),

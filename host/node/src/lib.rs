@@ -17,6 +17,7 @@ mod lanes;
 mod metrics;
 mod node;
 mod policies;
+mod policy_slots;
 mod prompt;
 mod request;
 mod start;

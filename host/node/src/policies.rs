@@ -1,23 +1,17 @@
-//! The three policies in force: loading them at start, replacing one while requests run, returning to the one before.
+//! The three policies in force: loading them at start, replacing one while requests run, returning to those before.
 //!
 //! Nothing here decides anything; slots do, and the slots' fallbacks keep serving whatever happens to a component.
 
-use std::fs::File;
-use std::io::Read as _;
 use std::sync::{Arc, Mutex, TryLockError};
 
-use millrace_config::{Component, Config, Digest, PolicySource, PolicySpec};
+use millrace_config::{Config, Digest, PolicySpec};
 use millrace_core::Clock;
-use millrace_policy::{
-    BreakerSettings, FairSchedule, LeastLoadedRoute, PolicyInfo, PrecisionPolicy, PrecisionSlot, RouteLimits, RoutePolicy,
-    RouteSlot, SchedulePolicy, ScheduleSlot, SlotStatus, TierPrecision,
-};
-use millrace_policy_wasm::{
-    EngineOptions, LoadError, LoadedPolicy, PolicyEngine, PolicyKind, PolicyLimits, PolicyOptions, builtin,
-};
+use millrace_policy::{PolicyInfo, PrecisionSlot, RouteSlot, ScheduleSlot, SlotStatus};
+use millrace_policy_wasm::{EngineOptions, LoadError, PolicyEngine, PolicyKind, PolicyOptions};
 
 use crate::error::{StartError, SwapError};
 use crate::metrics::SlotLabels;
+use crate::policy_slots::{first, limits, options, precision_slot, route_slot, schedule_slot};
 
 /// The slots, and what is needed to fill them anew.
 pub struct Policies {
@@ -120,10 +114,10 @@ impl Policies {
         }
     }
 
-    /// Puts the last good policy in force again and returns who was.
+    /// Returns to the last proven policy before the one in force, after the last of them to the built-in; tells who was in force.
     ///
     /// # Errors
-    /// Where there is none.
+    /// Where the built-in is in force.
     pub fn roll_back(&self, kind: PolicyKind) -> Result<PolicyInfo, SwapError> {
         let was = self.status(kind).info;
         let now = match kind {
@@ -133,6 +127,18 @@ impl Policies {
         };
         log_in_force(kind, &now.ok_or(SwapError::NothingToRollBackTo)?, "policy rolled back");
         Ok(was)
+    }
+
+    /// Returns to the built-in at once and tells who was in force. Where it is in force already, nothing changes.
+    pub fn return_to_builtin(&self, kind: PolicyKind) -> PolicyInfo {
+        let was = self.status(kind).info;
+        let now = match kind {
+            PolicyKind::Precision => self.precision.return_to_builtin(),
+            PolicyKind::Route => self.route.return_to_builtin(),
+            PolicyKind::Schedule => self.schedule.return_to_builtin(),
+        };
+        log_in_force(kind, &now, "policy returned to the built-in");
+        was
     }
 }
 
@@ -166,97 +172,4 @@ fn option_of(options: &[PolicyOptions; 3], kind: PolicyKind) -> &PolicyOptions {
         PolicyKind::Route => route,
         PolicyKind::Schedule => schedule,
     }
-}
-
-fn limits(kind: PolicyKind, spec: &PolicySpec) -> PolicyLimits {
-    let mib = |n: u32| (n as usize).saturating_mul(1 << 20);
-    PolicyLimits {
-        deadline_us: spec.deadline_us,
-        setup_us: spec.init_deadline_ms.saturating_mul(1000),
-        memory_bytes: mib(spec.memory_mib),
-        component_bytes: mib(spec.max_component_mib),
-        compile_us: spec.compile_timeout_ms.saturating_mul(1000),
-        log_lines_per_second: spec.log_lines_per_s,
-        ..PolicyLimits::of(kind)
-    }
-}
-
-fn options(kind: PolicyKind, spec: &PolicySpec) -> PolicyOptions {
-    let (origin, sha256) = match &spec.source {
-        PolicySource::Builtin => ("built-in".to_owned(), None),
-        PolicySource::Native => ("native".to_owned(), None),
-        PolicySource::Component(Component { path, sha256 }) => (path.display().to_string(), sha256.as_ref().map(Digest::to_hex)),
-    };
-    PolicyOptions {
-        origin,
-        config_json: spec.config_json.clone(),
-        sha256,
-        limits: limits(kind, spec),
-        ..PolicyOptions::new(&kind.to_string(), kind)
-    }
-}
-
-fn breaker(spec: &PolicySpec) -> BreakerSettings {
-    BreakerSettings {
-        faults_to_open: spec.breaker.faults,
-        backoff_us: spec.breaker.backoff_ms.saturating_mul(1000),
-        ..BreakerSettings::default()
-    }
-}
-
-/// The policy that the configuration names; none for native code.
-fn first(
-    engine: &PolicyEngine,
-    kind: PolicyKind,
-    spec: &PolicySpec,
-    options: &PolicyOptions,
-) -> Result<Option<LoadedPolicy>, StartError> {
-    let read;
-    let source: &[u8] = match &spec.source {
-        PolicySource::Native => return Ok(None),
-        PolicySource::Builtin => builtin::component(kind),
-        PolicySource::Component(component) => {
-            read = read_component(kind, component, options.limits.component_bytes)?;
-            &read
-        }
-    };
-    engine.load(source, kind, options).map(Some).map_err(|source| StartError::Policy { kind, source })
-}
-
-/// One byte more than allowed, so that the loader sees that it is too large and says so.
-fn read_component(kind: PolicyKind, component: &Component, limit: usize) -> Result<Vec<u8>, StartError> {
-    let mut bytes = Vec::new();
-    File::open(&component.path)
-        .and_then(|file| file.take((limit as u64).saturating_add(1)).read_to_end(&mut bytes))
-        .map_err(|error| StartError::Component { kind, path: component.path.clone(), why: error.to_string() })?;
-    Ok(bytes)
-}
-
-fn refused(kind: PolicyKind) -> impl Fn(LoadError) -> StartError {
-    move |source| StartError::Policy { kind, source }
-}
-
-fn precision_slot(loaded: Option<LoadedPolicy>, spec: &PolicySpec) -> Result<PrecisionSlot, StartError> {
-    let fallback = TierPrecision::default();
-    let (policy, info): (Box<dyn PrecisionPolicy>, _) = match loaded {
-        Some(loaded) => (loaded.precision().map_err(refused(PolicyKind::Precision))?, loaded.info().clone()),
-        None => (Box::new(fallback), PolicyInfo::native("tier-precision")),
-    };
-    Ok(PrecisionSlot::new(policy, info, breaker(spec), fallback))
-}
-
-fn route_slot(loaded: Option<LoadedPolicy>, spec: &PolicySpec) -> Result<RouteSlot, StartError> {
-    let (policy, info): (Box<dyn RoutePolicy>, _) = match loaded {
-        Some(loaded) => (loaded.route().map_err(refused(PolicyKind::Route))?, loaded.info().clone()),
-        None => (Box::new(LeastLoadedRoute), PolicyInfo::native("least-loaded-route")),
-    };
-    Ok(RouteSlot::new(policy, info, breaker(spec), RouteLimits::default()))
-}
-
-fn schedule_slot(loaded: Option<LoadedPolicy>, spec: &PolicySpec) -> Result<ScheduleSlot, StartError> {
-    let (policy, info): (Box<dyn SchedulePolicy>, _) = match loaded {
-        Some(loaded) => (loaded.schedule().map_err(refused(PolicyKind::Schedule))?, loaded.info().clone()),
-        None => (Box::new(FairSchedule), PolicyInfo::native("fair-schedule")),
-    };
-    Ok(ScheduleSlot::new(policy, info, breaker(spec)))
 }

@@ -19,7 +19,7 @@ use crate::{EngineError, LoadError, LoadedPolicy, PolicyKind, PolicyOptions, loa
 pub struct EngineOptions {
     /// What guests see as time; the same clock as all `-us` facts.
     pub clock: Arc<dyn Clock>,
-    /// Instances at one time: policies, their last good generations, those being loaded and those being dropped.
+    /// Instances at one time: policies in force, the earlier ones on their way back, those being loaded and those being dropped.
     pub max_instances: u32,
     /// Largest linear memory of any policy; a policy's own limit may be smaller, not larger.
     pub max_memory_bytes: usize,

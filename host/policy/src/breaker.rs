@@ -20,7 +20,7 @@ pub struct BreakerSettings {
     pub backoff_us: u64,
     /// Longest rest; each fault in the half-open state doubles the rest up to this.
     pub max_backoff_us: u64,
-    /// Openings, without a good answer in between, after which the last good generation takes over; `u32::MAX`: never.
+    /// Openings, without a good answer in between, after which an earlier generation takes over; `u32::MAX`: never.
     pub opens_to_roll_back: u32,
 }
 
@@ -87,7 +87,7 @@ impl Breaker {
         true
     }
 
-    /// Whether the generation failed so often that the last good one should take over.
+    /// Whether the generation failed so often that an earlier one should take over.
     #[must_use]
     pub fn is_hopeless(&self) -> bool {
         self.settings.opens_to_roll_back != u32::MAX && self.opens_in_a_row >= self.settings.opens_to_roll_back

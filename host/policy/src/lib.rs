@@ -7,13 +7,15 @@
 //!   caller --facts--> slot --> breaker admits? --> policy --> validate --> answer
 //!                      |            | no             | fault      | invalid
 //!                      |            +----------------+------------+--> native fallback --> answer
-//!                      +-- swap, roll back, status (from any thread)
+//!                      +-- swap, roll back, to the built-in, status (from any thread)
 //! ```
 #![forbid(unsafe_code)]
 
 mod breaker;
 mod fair_schedule;
+mod generation;
 mod least_loaded_route;
+mod lineage;
 mod short_budgets;
 mod slot;
 mod slots;
@@ -25,7 +27,9 @@ mod validate;
 
 pub use breaker::{Breaker, BreakerSettings, BreakerState};
 pub use fair_schedule::FairSchedule;
+pub use generation::PROVEN_CALLS;
 pub use least_loaded_route::LeastLoadedRoute;
+pub use lineage::MAX_EARLIER;
 pub use slot::Answer;
 pub use slots::{PrecisionSlot, RouteSlot, ScheduleSlot};
 pub use status::{Counters, FaultCounts, Latency, PolicyInfo, SlotStatus};

@@ -2,7 +2,8 @@
 //!
 //! Any thread may decide, swap, roll back or read the status. They do not know where policies come from.
 
-use crate::slot::{Moment, Slot};
+use crate::generation::Moment;
+use crate::slot::Slot;
 use crate::{
     Answer, Ask, BreakerSettings, Budget, Choice, Decision, FairSchedule, LeastLoadedRoute, Plan, PolicyInfo, PrecisionPolicy,
     RouteLimits, RoutePolicy, RouteRequest, SchedulePolicy, SlotStatus, Table, TierPrecision, validate_choices,
@@ -84,15 +85,29 @@ impl PrecisionSlot {
 macro_rules! management {
     ($slot:ident, $policy:ident) => {
         impl $slot {
+            /// The policy that the slot was made with is the built-in, which roll backs end at; this one is in force first.
+            #[must_use]
+            pub fn starting_with(mut self, policy: Box<dyn $policy>, info: PolicyInfo) -> Self {
+                self.slot = self.slot.starting_with(policy, info);
+                self
+            }
+
             /// Puts a policy in force and returns who was: atomic, calls in flight finish on the old one. The old one stays ready
-            /// for [`Self::roll_back`] unless it was failing.
+            /// for [`Self::roll_back`] if it is proven (see [`crate::PROVEN_CALLS`]) and not failing; of those that stay there are
+            /// at most [`crate::MAX_EARLIER`], and the built-in beside them.
             pub fn swap(&self, policy: Box<dyn $policy>, info: PolicyInfo) -> PolicyInfo {
                 self.slot.swap(policy, info)
             }
 
-            /// Puts the last good policy in force again and returns who that is; none if there is none.
+            /// Returns to the last proven policy before this one, which is dropped; after the last of them to the built-in. Tells
+            /// who is in force now; none if the built-in was. What fails too often is rolled back by the same rule.
             pub fn roll_back(&self) -> Option<PolicyInfo> {
                 self.slot.roll_back()
+            }
+
+            /// Returns to the built-in at once, past all others, which are dropped. Tells who that is.
+            pub fn return_to_builtin(&self) -> PolicyInfo {
+                self.slot.return_to_base()
             }
 
             /// Number of the policy in force: changes with every swap and roll back, the automatic ones included.

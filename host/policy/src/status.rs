@@ -108,6 +108,8 @@ pub struct SlotStatus {
     pub info: PolicyInfo,
     /// Counts the policies that were in force, the one in force included.
     pub generation: u64,
+    /// It has answered [`crate::PROVEN_CALLS`] calls in a row without a fault.
+    pub proven: bool,
     /// Since the slot was made.
     pub total: Counters,
     /// Of the generation in force.
@@ -118,8 +120,8 @@ pub struct SlotStatus {
     pub breaker: BreakerState,
     /// The last fault, with the generation in which it happened.
     pub last_error: Option<(u64, String)>,
-    /// Who takes over on a roll back.
-    pub last_good: Option<PolicyInfo>,
+    /// Who is returned to by one, two .. roll backs; the built-in comes last, and is not there while it is in force.
+    pub way_back: Vec<PolicyInfo>,
     pub report: PolicyReport,
 }
 

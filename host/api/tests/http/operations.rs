@@ -165,3 +165,56 @@ async fn the_built_in_component_replaces_the_native_policy_and_goes_again() {
     let back = post(rig.admin, "/admin/policies/schedule/rollback", &[], b"").await.json();
     assert_eq!(back["now"]["origin"], "native");
 }
+
+/// Each roll back goes one further back, past what never served; `builtin` goes all the way at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_way_back_ends_at_the_built_in() {
+    let rig = Rig::start("").await;
+    let component = millrace_node::builtin_component(millrace_node::PolicyKind::Schedule);
+    let upload = async || post(rig.admin, "/admin/policies/schedule", &[], component).await;
+    let press = async |what: &str| post(rig.admin, &format!("/admin/policies/schedule/{what}"), &[], b"").await;
+    let slot = async || {
+        let slots = get(rig.admin, "/admin/policies").await.json();
+        slots["policies"].as_array().unwrap().iter().find(|p| p["kind"] == "schedule").unwrap().clone()
+    };
+    let origins = |slot: &Value| -> Vec<String> {
+        slot["way_back"].as_array().unwrap().iter().map(|p| p["origin"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(upload().await.status, 200);
+    assert_eq!(slot().await["proven"], false);
+    // More steps than a policy needs to prove itself.
+    assert_eq!(rig.post(COMPLETIONS, &long(json!({"max_tokens": 64}))).await.status, 200);
+    assert_eq!(slot().await["proven"], true);
+    for _ in 0..2 {
+        assert_eq!(upload().await.status, 200);
+    }
+    let third = slot().await;
+    assert_eq!((&third["generation"], origins(&third)), (&json!(4), vec!["uploaded".to_owned(), "native".to_owned()]));
+    let back = press("rollback").await.json();
+    assert_eq!((&back["now"]["origin"], &back["generation"]), (&json!("uploaded"), &json!(5)));
+    assert_eq!(slot().await["proven"], true, "the first of the three, not the second, which was never called");
+    assert_eq!(press("rollback").await.json()["now"]["origin"], "native");
+    assert_eq!(press("rollback").await.status, 409);
+    assert_eq!(upload().await.status, 200);
+    for _ in 0..2 {
+        let returned = press("builtin").await;
+        assert_eq!((returned.status, &returned.json()["now"]["origin"]), (200, &json!("native")));
+        assert_eq!(slot().await["generation"], 8);
+    }
+    assert_eq!(post(rig.admin, "/admin/policies/other/builtin", &[], b"").await.status, 404);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn behind_a_configured_component_is_the_built_in_one() {
+    let guest = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/guests/dist/reverse-schedule.wasm");
+    let rig = Rig::scheduled_by(&guest).await;
+    let slots = get(rig.admin, "/admin/policies").await.json();
+    let slot = slots["policies"].as_array().unwrap().iter().find(|p| p["kind"] == "schedule").unwrap();
+    assert_eq!((&slot["name"], &slot["way_back"][0]["origin"]), (&json!("test-guest"), &json!("built-in")));
+    let back = post(rig.admin, "/admin/policies/schedule/rollback", &[], b"").await.json();
+    assert_eq!((&back["was"]["name"], &back["now"]["origin"]), (&json!("test-guest"), &json!("built-in")));
+    assert_eq!(rig.post(COMPLETIONS, &long(json!({"max_tokens": 8}))).await.status, 200);
+    let slots = get(rig.admin, "/admin/policies").await.json();
+    let slot = slots["policies"].as_array().unwrap().iter().find(|p| p["kind"] == "schedule").unwrap();
+    assert!(slot["calls"].as_u64().unwrap() > 0 && slot["fallbacks"] == 0, "{slot}");
+}

@@ -61,11 +61,22 @@ pub(crate) struct Rig {
 impl Rig {
     /// `extra` is more TOML.
     pub(crate) async fn start(extra: &str) -> Self {
+        Self::deploy(&format!("{DEPLOYMENT}{extra}")).await
+    }
+
+    /// Native policies, but for a component that plans the steps, with a table that no other policy knows.
+    pub(crate) async fn scheduled_by(component: &Path) -> Self {
+        let native = "[policy.schedule]\ncomponent = \"native\"";
+        assert!(DEPLOYMENT.contains(native));
+        let named = format!("[policy.schedule]\ncomponent = \"{}\"\nconfig = {{ own = 1 }}", component.display());
+        Self::deploy(&DEPLOYMENT.replace(native, &named)).await
+    }
+
+    async fn deploy(text: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         write_checkpoint(&directory.path().join("model"));
         let file = directory.path().join("deploy.toml");
-        let text = format!("{DEPLOYMENT}{extra}");
-        let config = millrace_config::parse(&text, &file.display().to_string()).unwrap_or_else(|e| panic!("{e}"));
+        let config = millrace_config::parse(text, &file.display().to_string()).unwrap_or_else(|e| panic!("{e}"));
         let api = Api::new(options(&config)).unwrap();
         let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
         let server = Server::bind(api.clone(), loopback, loopback).await.unwrap();

@@ -241,7 +241,7 @@ fn policies(out: &mut Exposition, slots: &[SlotLabels]) {
         ("millrace_policy_calls_total", "Decisions asked for.", |s| s.total.calls),
         ("millrace_policy_fallbacks_total", "Decisions of the native fallback.", |s| s.total.fallbacks),
         ("millrace_policy_swaps_total", "Policies put in force.", |s| s.swaps),
-        ("millrace_policy_rollbacks_total", "Returns to the last good policy.", |s| s.rollbacks),
+        ("millrace_policy_rollbacks_total", "Returns to an earlier policy.", |s| s.rollbacks),
     ];
     for (name, help, value) in counters {
         out.family(name, "counter", help);

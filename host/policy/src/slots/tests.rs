@@ -1,4 +1,6 @@
-//! Slots with policies that fail in every way: the fallback answers, counters add up, swaps and roll backs are whole.
+//! Slots with policies that fail in every way: the fallback answers, counters add up, swaps are whole.
+
+mod way_back;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -177,40 +179,7 @@ fn the_breaker_rests_a_failing_policy_and_tries_again() {
 }
 
 #[test]
-fn swap_takes_effect_at_once_and_rolls_back() {
-    let (slot, _) = slot(good);
-    assert_eq!(slot.roll_back(), None);
-    let old = slot.swap(scripted(|_| Ok(Plan::default())).0, named("second"));
-    assert_eq!(old.name, "first");
-    let answer = ask(&slot, 0);
-    assert_eq!((answer.value.run.len(), answer.generation), (0, 2));
-    assert_eq!(slot.status().last_good.map(|i| i.name), Some("first".into()));
-    assert_eq!(slot.roll_back().map(|i| i.name), Some("first".into()));
-    assert_eq!(ask(&slot, 0).value.run, [0]);
-    let status = slot.status();
-    assert_eq!((status.generation, status.swaps, status.rollbacks), (3, 1, 1));
-    assert_eq!((status.total.calls, status.current.calls), (2, 1));
-    assert_eq!(slot.roll_back().map(|i| i.name), Some("second".into()));
-}
-
-#[test]
-fn a_hopeless_generation_gives_way_to_the_last_good_one() {
-    let (slot, _) = slot(good);
-    slot.swap(scripted(|_| Err(FaultKind::Trap)).0, named("bad"));
-    ask(&slot, 0);
-    ask(&slot, 0);
-    assert_eq!(slot.status().info.name, "bad");
-    assert_eq!(ask(&slot, 100).fault, Some(FaultKind::Trap));
-    let status = slot.status();
-    assert_eq!((status.info.name.as_str(), status.generation, status.rollbacks), ("first", 3, 1));
-    assert_eq!(ask(&slot, 101).value.run, [0]);
-    // The bad one is not what a later roll back brings.
-    assert_eq!(slot.roll_back(), None);
-    assert!(status.last_error.is_some_and(|(generation, text)| generation == 2 && text.contains("scripted")));
-}
-
-#[test]
-fn without_a_good_generation_the_fallback_goes_on_answering() {
+fn without_a_way_back_the_fallback_goes_on_answering() {
     let (slot, _) = slot(|_| Err(FaultKind::Trap));
     for now in 0..5_000 {
         assert_eq!(ask(&slot, now).value.run, [1, 0]);

@@ -1,0 +1,159 @@
+//! How the policy slots of a node are filled when it starts: what the configuration names, in front of what roll backs end at.
+//! It does not know swaps; see `policies`.
+
+use std::fs::File;
+use std::io::Read as _;
+
+use millrace_config::{Component, Digest, PolicySource, PolicySpec};
+use millrace_policy::{
+    BreakerSettings, FairSchedule, LeastLoadedRoute, PolicyInfo, PrecisionPolicy, PrecisionSlot, RouteLimits, RoutePolicy,
+    RouteSlot, SchedulePolicy, ScheduleSlot, TierPrecision,
+};
+use millrace_policy_wasm::{LoadError, LoadedPolicy, PolicyEngine, PolicyKind, PolicyLimits, PolicyOptions, builtin};
+
+use crate::error::StartError;
+
+/// Where a policy of the binary came from, as a status tells it.
+const BUILTIN: &str = "built-in";
+
+pub(crate) fn limits(kind: PolicyKind, spec: &PolicySpec) -> PolicyLimits {
+    let mib = |n: u32| (n as usize).saturating_mul(1 << 20);
+    PolicyLimits {
+        deadline_us: spec.deadline_us,
+        setup_us: spec.init_deadline_ms.saturating_mul(1000),
+        memory_bytes: mib(spec.memory_mib),
+        component_bytes: mib(spec.max_component_mib),
+        compile_us: spec.compile_timeout_ms.saturating_mul(1000),
+        log_lines_per_second: spec.log_lines_per_s,
+        ..PolicyLimits::of(kind)
+    }
+}
+
+pub(crate) fn options(kind: PolicyKind, spec: &PolicySpec) -> PolicyOptions {
+    let (origin, sha256) = match &spec.source {
+        PolicySource::Builtin => (BUILTIN.to_owned(), None),
+        PolicySource::Native => ("native".to_owned(), None),
+        PolicySource::Component(Component { path, sha256 }) => (path.display().to_string(), sha256.as_ref().map(Digest::to_hex)),
+    };
+    PolicyOptions {
+        origin,
+        config_json: spec.config_json.clone(),
+        sha256,
+        limits: limits(kind, spec),
+        ..PolicyOptions::new(&kind.to_string(), kind)
+    }
+}
+
+fn breaker(spec: &PolicySpec) -> BreakerSettings {
+    BreakerSettings {
+        faults_to_open: spec.breaker.faults,
+        backoff_us: spec.breaker.backoff_ms.saturating_mul(1000),
+        ..BreakerSettings::default()
+    }
+}
+
+/// What a slot starts with.
+pub(crate) enum First {
+    /// Native code, which roll backs end at too: a deployment without Wasm stays without it.
+    Native,
+    Builtin(LoadedPolicy),
+    /// What the configuration names, and the built-in that roll backs end at.
+    Configured {
+        builtin: LoadedPolicy,
+        configured: LoadedPolicy,
+    },
+}
+
+/// Loads what a slot starts with.
+///
+/// # Errors
+/// Where a component cannot be read or is refused.
+pub(crate) fn first(
+    engine: &PolicyEngine,
+    kind: PolicyKind,
+    spec: &PolicySpec,
+    options: &PolicyOptions,
+) -> Result<First, StartError> {
+    let load = |source: &[u8], options: &PolicyOptions| engine.load(source, kind, options).map_err(refused(kind));
+    Ok(match &spec.source {
+        PolicySource::Native => First::Native,
+        PolicySource::Builtin => First::Builtin(load(builtin::component(kind), options)?),
+        PolicySource::Component(component) => First::Configured {
+            configured: load(&read_component(kind, component, options.limits.component_bytes)?, options)?,
+            builtin: load(builtin::component(kind), &builtin_options(kind, options))?,
+        },
+    })
+}
+
+/// Of the built-in behind a component: the table and the memory are the component's own and need not fit it.
+fn builtin_options(kind: PolicyKind, component: &PolicyOptions) -> PolicyOptions {
+    let own = PolicyLimits::of(kind);
+    let limits = PolicyLimits {
+        memory_bytes: component.limits.memory_bytes.max(own.memory_bytes),
+        component_bytes: component.limits.component_bytes.max(own.component_bytes),
+        ..component.limits.clone()
+    };
+    let (origin, config_json) = (BUILTIN.to_owned(), "{}".to_owned());
+    PolicyOptions { origin, config_json, sha256: None, limits, ..component.clone() }
+}
+
+/// One byte more than allowed, so that the loader sees that it is too large and says so.
+fn read_component(kind: PolicyKind, component: &Component, limit: usize) -> Result<Vec<u8>, StartError> {
+    let mut bytes = Vec::new();
+    File::open(&component.path)
+        .and_then(|file| file.take((limit as u64).saturating_add(1)).read_to_end(&mut bytes))
+        .map_err(|error| StartError::Component { kind, path: component.path.clone(), why: error.to_string() })?;
+    Ok(bytes)
+}
+
+fn refused(kind: PolicyKind) -> impl Fn(LoadError) -> StartError {
+    move |source| StartError::Policy { kind, source }
+}
+
+/// A policy, and who it is.
+type Named<P> = (Box<P>, PolicyInfo);
+
+/// The one that roll backs end at, and the one in force in front of it, if it is another.
+fn made<P: ?Sized>(
+    first: First,
+    native: Named<P>,
+    make: impl Fn(&LoadedPolicy) -> Result<Box<P>, LoadError>,
+) -> Result<(Named<P>, Option<Named<P>>), LoadError> {
+    let named = |loaded: &LoadedPolicy| Ok((make(loaded)?, loaded.info().clone()));
+    Ok(match first {
+        First::Native => (native, None),
+        First::Builtin(builtin) => (named(&builtin)?, None),
+        First::Configured { builtin, configured } => (named(&builtin)?, Some(named(&configured)?)),
+    })
+}
+
+pub(crate) fn precision_slot(first: First, spec: &PolicySpec) -> Result<PrecisionSlot, StartError> {
+    let fallback = TierPrecision::default();
+    let native: Named<dyn PrecisionPolicy> = (Box::new(fallback), PolicyInfo::native("tier-precision"));
+    let ((policy, info), front) = made(first, native, LoadedPolicy::precision).map_err(refused(PolicyKind::Precision))?;
+    let slot = PrecisionSlot::new(policy, info, breaker(spec), fallback);
+    Ok(match front {
+        Some((policy, info)) => slot.starting_with(policy, info),
+        None => slot,
+    })
+}
+
+pub(crate) fn route_slot(first: First, spec: &PolicySpec) -> Result<RouteSlot, StartError> {
+    let native: Named<dyn RoutePolicy> = (Box::new(LeastLoadedRoute), PolicyInfo::native("least-loaded-route"));
+    let ((policy, info), front) = made(first, native, LoadedPolicy::route).map_err(refused(PolicyKind::Route))?;
+    let slot = RouteSlot::new(policy, info, breaker(spec), RouteLimits::default());
+    Ok(match front {
+        Some((policy, info)) => slot.starting_with(policy, info),
+        None => slot,
+    })
+}
+
+pub(crate) fn schedule_slot(first: First, spec: &PolicySpec) -> Result<ScheduleSlot, StartError> {
+    let native: Named<dyn SchedulePolicy> = (Box::new(FairSchedule), PolicyInfo::native("fair-schedule"));
+    let ((policy, info), front) = made(first, native, LoadedPolicy::schedule).map_err(refused(PolicyKind::Schedule))?;
+    let slot = ScheduleSlot::new(policy, info, breaker(spec));
+    Ok(match front {
+        Some((policy, info)) => slot.starting_with(policy, info),
+        None => slot,
+    })
+}

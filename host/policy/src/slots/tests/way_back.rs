@@ -1,0 +1,167 @@
+//! The way back from a policy: which generations are kept, in which order they return, and where it ends.
+
+use super::*;
+use crate::{MAX_EARLIER, PROVEN_CALLS};
+
+/// A slot whose built-in is `built-in`.
+fn builtin() -> ScheduleSlot {
+    ScheduleSlot::new(scripted(good).0, named("built-in"), BREAKER)
+}
+
+fn put(slot: &ScheduleSlot, name: &str) {
+    slot.swap(scripted(good).0, named(name));
+}
+
+/// Lets the policy in force answer so many calls.
+fn serve(slot: &ScheduleSlot, calls: u32) {
+    for _ in 0..calls {
+        assert_eq!(ask(slot, 0).fault, None);
+    }
+}
+
+/// A slot in which these served long enough, one after the other.
+fn proven(names: &[&str]) -> ScheduleSlot {
+    let slot = builtin();
+    for name in names {
+        put(&slot, name);
+        serve(&slot, PROVEN_CALLS);
+    }
+    slot
+}
+
+fn in_force(slot: &ScheduleSlot) -> String {
+    slot.status().info.name
+}
+
+fn way_back(slot: &ScheduleSlot) -> Vec<String> {
+    slot.status().way_back.into_iter().map(|info| info.name).collect()
+}
+
+fn back(slot: &ScheduleSlot) -> Option<String> {
+    slot.roll_back().map(|info| info.name)
+}
+
+#[test]
+fn each_roll_back_goes_further_back_and_ends_at_the_built_in() {
+    let slot = proven(&["a", "b", "c"]);
+    assert_eq!(way_back(&slot), ["b", "a", "built-in"]);
+    let pressed = [(); 4].map(|()| back(&slot));
+    assert_eq!(pressed.each_ref().map(Option::as_deref), [Some("b"), Some("a"), Some("built-in"), None]);
+    assert_eq!(in_force(&slot), "built-in");
+    let status = slot.status();
+    assert_eq!((status.generation, status.swaps, status.rollbacks, status.way_back), (7, 3, 3, Vec::new()));
+}
+
+#[test]
+fn what_was_rolled_back_does_not_return() {
+    let slot = proven(&["a", "b"]);
+    assert_eq!(back(&slot), Some("a".into()));
+    put(&slot, "c");
+    serve(&slot, PROVEN_CALLS);
+    assert_eq!(way_back(&slot), ["a", "built-in"], "`a` has proven itself before, `b` was left");
+}
+
+#[test]
+fn a_policy_that_was_never_called_displaces_none_that_served() {
+    let slot = proven(&["a"]);
+    put(&slot, "hasty");
+    assert_eq!(way_back(&slot), ["a", "built-in"]);
+    put(&slot, "again");
+    assert_eq!(way_back(&slot), ["a", "built-in"]);
+    assert_eq!(back(&slot), Some("a".into()));
+}
+
+#[test]
+fn so_many_good_answers_in_a_row_make_a_proven_policy() {
+    let slot = builtin();
+    put(&slot, "a");
+    serve(&slot, PROVEN_CALLS - 1);
+    assert!(!slot.status().proven);
+    put(&slot, "b");
+    assert_eq!(way_back(&slot), ["built-in"], "one call short");
+    serve(&slot, PROVEN_CALLS);
+    assert!(slot.status().proven);
+    // One fault a while before the end: it begins anew, and what was proven before stays.
+    let answer = |call| if call == PROVEN_CALLS { Err(FaultKind::Trap) } else { good(call) };
+    slot.swap(scripted(answer).0, named("stumbles"));
+    serve(&slot, PROVEN_CALLS - 1);
+    assert_eq!(ask(&slot, 0).fault, Some(FaultKind::Trap));
+    serve(&slot, PROVEN_CALLS - 1);
+    assert!(!slot.status().proven);
+    serve(&slot, 1);
+    assert!(slot.status().proven);
+    put(&slot, "c");
+    assert_eq!(way_back(&slot), ["stumbles", "b", "built-in"]);
+}
+
+#[test]
+fn what_is_failing_is_not_kept_however_long_it_served() {
+    let slot = builtin();
+    slot.swap(scripted(|call| if call <= PROVEN_CALLS { good(call) } else { Err(FaultKind::Trap) }).0, named("a"));
+    serve(&slot, PROVEN_CALLS);
+    ask(&slot, 0);
+    ask(&slot, 0);
+    assert_ne!(slot.status().breaker, BreakerState::Closed);
+    put(&slot, "b");
+    assert_eq!(way_back(&slot), ["built-in"]);
+}
+
+#[test]
+fn only_so_many_earlier_policies_are_kept() {
+    let names: Vec<String> = (0..MAX_EARLIER + 3).map(|n| format!("p{n}")).collect();
+    let slot = proven(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut expected: Vec<&str> = names.iter().rev().skip(1).take(MAX_EARLIER).map(String::as_str).collect();
+    expected.push("built-in");
+    assert_eq!(way_back(&slot), expected);
+}
+
+#[test]
+fn to_the_built_in_at_once() {
+    let slot = proven(&["a", "b"]);
+    assert_eq!(slot.return_to_builtin().name, "built-in");
+    let status = slot.status();
+    assert_eq!((status.info.name.as_str(), status.generation, status.rollbacks, status.way_back), ("built-in", 4, 1, Vec::new()));
+    assert_eq!(ask(&slot, 0).fault, None);
+    // Again: nothing to do.
+    assert_eq!((slot.return_to_builtin().name.as_str(), slot.generation(), slot.status().rollbacks), ("built-in", 4, 1));
+    put(&slot, "c");
+    assert_eq!(way_back(&slot), ["built-in"]);
+}
+
+#[test]
+fn a_configured_policy_starts_in_front_of_the_built_in() {
+    let slot = builtin().starting_with(scripted(good).0, named("configured"));
+    let status = slot.status();
+    assert_eq!((status.info.name.as_str(), status.generation, status.swaps), ("configured", 1, 0));
+    put(&slot, "hasty");
+    assert_eq!(way_back(&slot), ["built-in"], "never called, like any other");
+    let slot = builtin().starting_with(scripted(good).0, named("configured"));
+    serve(&slot, PROVEN_CALLS);
+    put(&slot, "next");
+    assert_eq!(way_back(&slot), ["configured", "built-in"]);
+}
+
+/// Two faults open the breaker, two openings without a good answer make it hopeless.
+fn fails_for_good(slot: &ScheduleSlot, name: &str) {
+    slot.swap(scripted(|_| Err(FaultKind::Trap)).0, named(name));
+    ask(slot, 0);
+    ask(slot, 0);
+    assert_eq!(in_force(slot), name);
+    assert_eq!(ask(slot, 100).fault, Some(FaultKind::Trap));
+}
+
+#[test]
+fn a_hopeless_policy_gives_way_by_the_same_rule() {
+    let slot = proven(&["a", "b"]);
+    put(&slot, "hasty");
+    fails_for_good(&slot, "bad");
+    assert_eq!(in_force(&slot), "b", "not the one that was never called");
+    let status = slot.status();
+    assert_eq!((status.rollbacks, status.generation, status.proven), (1, 6, true));
+    assert!(status.last_error.is_some_and(|(generation, text)| generation == 5 && text.contains("scripted")));
+    assert_eq!(ask(&slot, 101).value.run, [0]);
+    assert_eq!(way_back(&slot), ["a", "built-in"], "the bad one is not what a later roll back brings");
+    let slot = builtin();
+    fails_for_good(&slot, "bad");
+    assert_eq!((in_force(&slot).as_str(), back(&slot)), ("built-in", None));
+}
