@@ -250,8 +250,21 @@ def test_a_page_taken_away_stops_that_request_alone(start):
     assert server.metric("millrace_kv_page_mismatches_total") == 1
     assert "no longer carried its tag" in server.log()
     # The stolen page stays under suspicion; everything else is free again, and serving goes on.
-    server.wait_for(lambda: server.pages_in_use() <= 2)
+    server.wait_for(lambda: server.pages_in_use() == 1)
     assert server.complete(prompts[0], **fields).json["choices"][0]["text"] == alone[0]
+    suspects = lambda: {
+        pool["name"]: pool["suspect_pages"] for pool in server.request("GET", f"{server.admin}/admin/pools").json["pools"]
+    }
+    assert suspects() == {"fast-prefill": 0, "fast-decode": 1, "exact-prefill": 0, "exact-decode": 0}
+    assert server.metric("millrace_pool_suspect_pages", pool="fast-decode") == 1
+    # An operator takes it back into use.
+    readmit = lambda: server.request("POST", f"{server.admin}/admin/pools/fast-decode/readmit", b"").json
+    assert readmit() == {"pool": "fast-decode", "readmitted": 1}
+    server.wait_for(lambda: server.pages_in_use() == 0)
+    assert readmit() == {"pool": "fast-decode", "readmitted": 0}
+    assert set(suspects().values()) == {0}
+    assert re.search(r"millrace::audit.*suspect pages readmitted.*fast-decode.*pages=1", server.log()), server.log()[-2000:]
+    assert server.complete(prompts[1], **fields).json["choices"][0]["text"] == alone[1]
 
 
 def test_release_builds_have_no_faults(server):

@@ -3,7 +3,7 @@
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::Response;
-use millrace_node::{BreakerState, Node, PolicyInfo, PolicyKind, SlotStatus, SwapError};
+use millrace_node::{BreakerState, Node, PolicyInfo, PolicyKind, ReadmitError, SlotStatus, SwapError};
 use serde_json::{Value, json};
 
 use crate::body::read_bytes;
@@ -33,6 +33,19 @@ pub(crate) async fn status(State(api): State<Api>) -> Result<Response<Body>, Api
 pub(crate) async fn policies(State(api): State<Api>) -> Result<Response<Body>, ApiError> {
     let node = api.loaded().ok_or_else(ApiError::loading)?;
     Ok(json_response(&json!({"policies": policies_json(node)})))
+}
+
+pub(crate) async fn pools(State(api): State<Api>) -> Result<Response<Body>, ApiError> {
+    let node = api.loaded().ok_or_else(ApiError::loading)?;
+    Ok(json_response(&json!({"pools": pools_json(node)})))
+}
+
+/// Pages that a tag mismatch took out of use are used again.
+pub(crate) async fn readmit(State(api): State<Api>, Path(pool): Path<String>) -> Result<Response<Body>, ApiError> {
+    let node = api.node()?.clone();
+    let name = pool.clone();
+    let pages = tokio::task::spawn_blocking(move || node.readmit(&name)).await.map_err(|_| ApiError::internal())??;
+    Ok(json_response(&json!({"pool": pool, "readmitted": pages})))
 }
 
 /// The body is a component; `x-sha256` pins it.
@@ -172,10 +185,23 @@ fn pools_json(node: &Node) -> Vec<Value> {
             "pages": {
                 "total": pool.total_pages, "free": pool.free_pages, "quarantined": pool.quarantined_pages,
                 "pinned": pool.pinned_pages, "evictable": pool.evictable_pages
-            }
+            },
+            "suspect_pages": pool.suspect_pages,
         })
     };
     engine.pools.iter().map(pool).collect()
+}
+
+impl From<ReadmitError> for ApiError {
+    fn from(error: ReadmitError) -> Self {
+        match error {
+            ReadmitError::UnknownPool(_) => Self::not_found(),
+            ReadmitError::Engine(error) => {
+                tracing::error!(%error, "suspect pages were not readmitted");
+                Self::hung()
+            }
+        }
+    }
 }
 
 impl From<SwapError> for ApiError {

@@ -62,6 +62,8 @@ fn public_routes(api: &Api) -> Routes {
 fn admin_routes(api: &Api) -> Routes {
     let routes = Routes::new(api)
         .at("/admin/status", Access::Admin, get(admin::status))
+        .at("/admin/pools", Access::Admin, get(admin::pools))
+        .at("/admin/pools/{pool}/readmit", Access::Admin, post(admin::readmit))
         .at("/admin/policies", Access::Admin, get(admin::policies))
         .at("/admin/policies/{kind}", Access::Admin, post(admin::replace))
         .at("/admin/policies/{kind}/rollback", Access::Admin, post(admin::roll_back))

@@ -75,10 +75,14 @@ impl Driver {
         match command {
             Command::Submit(job, submitted_us) => self.admit(job, submitted_us),
             Command::Abort(seq) => self.abort(seq),
+            Command::Readmit { pool, reply } => {
+                let readmitted = self.pools.get_mut(pool.0 as usize).map_or(0, Pool::readmit_all);
+                // The asker may have given up waiting; then nobody needs the answer.
+                let _ = reply.send(readmitted);
+            }
             #[cfg(feature = "fault-injection")]
             Command::StealPage { victim, reply } => {
                 let stolen = self.steal_page(victim);
-                // The asker may have given up waiting; then nobody needs the answer.
                 let _ = reply.send(stolen);
             }
         }
@@ -235,6 +239,8 @@ impl Driver {
             seq = seq.0,
             "a KV page of this sequence no longer carried its tag; the sequence was stopped, the page quarantined, nothing of the step was published"
         );
+        #[cfg(feature = "fault-injection")]
+        self.return_stolen();
         self.failed(seq, JobError::PageMismatch);
     }
 

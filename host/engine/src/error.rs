@@ -1,8 +1,20 @@
 //! What an engine cannot be built from, or cannot go on after.
 
+use millrace_core::PoolId;
 use millrace_ops::BackendError;
 
 use crate::Refusal;
+
+/// Why pages under suspicion were not taken back into use.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReadmitError {
+    #[error("there is no pool {0}")]
+    UnknownPool(PoolId),
+    #[error(
+        "the engine did not answer within {seconds} s; it may have ended or be busy, so look at its pools before trying again"
+    )]
+    NoAnswer { seconds: u64 },
+}
 
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {

@@ -17,4 +17,14 @@ impl Driver {
         }
         Err(format!("sequence {victim} holds no page in a decode pool"))
     }
+
+    /// The theft was noticed: whoever got the pages gives them back, so that they can be taken back into use.
+    pub(crate) fn return_stolen(&mut self) {
+        for pool in &mut self.pools {
+            match &mut pool.scheduler {
+                Scheduler::Prefill(scheduler) => scheduler.return_all_stolen(),
+                Scheduler::Decode(scheduler) => scheduler.return_all_stolen(),
+            }
+        }
+    }
 }

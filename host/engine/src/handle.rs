@@ -2,27 +2,36 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use millrace_core::SeqId;
+use millrace_core::{PoolId, SeqId};
 
 use crate::snapshot::EngineSnapshot;
-use crate::{Job, SubmitError};
+use crate::{Job, ReadmitError, SubmitError};
+
+/// How long a caller waits for the driver's answer. Its loop turns many times a second.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the driver is asked to do.
 pub(crate) enum Command {
     Submit(Job, u64),
     Abort(SeqId),
+    /// Answers with how many pages were taken back into use.
+    Readmit {
+        pool: PoolId,
+        reply: SyncSender<u32>,
+    },
     #[cfg(feature = "fault-injection")]
     StealPage {
         victim: SeqId,
-        reply: std::sync::mpsc::SyncSender<Result<(), String>>,
+        reply: SyncSender<Result<(), String>>,
     },
 }
 
 /// Commands that wait for the driver, and the bell that wakes it. Commands are bounded: jobs by the lanes' `max_waiting`,
-/// aborts by the jobs that exist.
+/// aborts by the jobs that exist, readmissions by their callers, who wait for the answer.
 #[derive(Default)]
 pub(crate) struct Inbox {
     queue: Mutex<Waiting>,
@@ -158,16 +167,31 @@ impl EngineHandle {
         self.shared.inbox.ring();
     }
 
+    /// Takes the pages of a pool back into use that a tag mismatch had put under suspicion; tells how many. Waits for the driver:
+    /// not for a runtime's threads.
+    ///
+    /// # Errors
+    /// Where there is no such pool or the driver does not answer.
+    pub fn readmit(&self, pool: PoolId) -> Result<u32, ReadmitError> {
+        if self.snapshot().pools.get(pool.0 as usize).is_none() {
+            return Err(ReadmitError::UnknownPool(pool));
+        }
+        let (reply, answer) = sync_channel(1);
+        self.shared.inbox.lock().commands.push_back(Command::Readmit { pool, reply });
+        self.shared.inbox.bell.notify_one();
+        answer.recv_timeout(PATIENCE).map_err(|_| ReadmitError::NoAnswer { seconds: PATIENCE.as_secs() })
+    }
+
     /// Takes a page away from a running sequence behind its owner's back, as a bug in the pool would.
     ///
     /// # Errors
     /// Where the sequence holds no page in a decode pool.
     #[cfg(feature = "fault-injection")]
     pub fn steal_page(&self, victim: SeqId) -> Result<(), String> {
-        let (reply, answer) = std::sync::mpsc::sync_channel(1);
+        let (reply, answer) = sync_channel(1);
         self.shared.inbox.lock().commands.push_back(Command::StealPage { victim, reply });
         self.shared.inbox.bell.notify_one();
-        answer.recv_timeout(Duration::from_secs(10)).map_err(|_| "the driver did not answer within 10 s".to_owned())?
+        answer.recv_timeout(PATIENCE).map_err(|_| format!("the driver did not answer within {} s", PATIENCE.as_secs()))?
     }
 
     /// Time until about half the queue ahead is served, from the lane's recent time to first token.

@@ -21,7 +21,7 @@ mod start;
 mod step_times;
 mod token_histogram;
 
-pub use error::EngineError;
+pub use error::{EngineError, ReadmitError};
 pub use handle::EngineHandle;
 pub use handoff::{Offer, Refusal, Terms, TransferId};
 pub use job::{Event, EventSink, Job, JobError, SubmitError};

@@ -72,6 +72,14 @@ impl Pool {
         }
     }
 
+    /// Pages that were under suspicion and no longer are.
+    pub(crate) fn readmit_all(&mut self) -> u32 {
+        match &mut self.scheduler {
+            Scheduler::Prefill(s) => s.readmit_all(),
+            Scheduler::Decode(s) => s.readmit_all(),
+        }
+    }
+
     pub(crate) fn forget_order(&mut self) {
         match &mut self.scheduler {
             Scheduler::Prefill(s) => s.forget_order(),
@@ -115,6 +123,7 @@ impl Pool {
             quarantined_pages: counts.quarantined,
             pinned_pages: counts.pinned,
             evictable_pages: counts.evictable,
+            suspect_pages: counts.suspect.saturating_add(counts.suspect_pinned),
             page_bytes: self.runner.layout().page_bytes(),
             steps: self.steps,
             plans_reused: counters.plans_reused,

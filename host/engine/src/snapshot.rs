@@ -47,6 +47,8 @@ pub struct PoolFacts {
     pub quarantined_pages: u32,
     pub pinned_pages: u32,
     pub evictable_pages: u32,
+    /// Under suspicion after a tag mismatch; quarantined once they are released, until they are readmitted.
+    pub suspect_pages: u32,
     pub page_bytes: usize,
     /// Steps dispatched since start.
     pub steps: u64,

@@ -4,8 +4,8 @@
 mod common;
 
 use common::{Rig, Setup, expected};
-use millrace_core::KvFormat;
-use millrace_engine::{JobError, SubmitError, TagChecks};
+use millrace_core::{KvFormat, PoolId};
+use millrace_engine::{JobError, ReadmitError, SubmitError, TagChecks};
 
 /// Different prompts out of the fixture's ids.
 fn prompts(count: usize) -> Vec<Vec<u32>> {
@@ -120,6 +120,17 @@ fn a_stolen_page_stops_that_sequence_alone() {
         assert_eq!(streams[index].finish().unwrap(), alone[index], "neighbour {index}");
     }
     assert_eq!(rig.engine.snapshot().counters.page_mismatches, 1);
+    // The stolen page rests under suspicion until somebody takes it back into use.
+    rig.wait_until_empty(1);
+    let decode = || rig.engine.snapshot().pools[1].clone();
+    assert_eq!((decode().suspect_pages, decode().quarantined_pages, decode().free_pages), (1, 1, 63));
+    assert_eq!(rig.engine.readmit(PoolId(0)), Ok(0), "none in the prefill pool");
+    assert_eq!(rig.engine.readmit(PoolId(2)), Err(ReadmitError::UnknownPool(PoolId(2))));
+    assert_eq!(rig.engine.readmit(PoolId(1)), Ok(1));
+    rig.wait_until_empty(0);
+    assert_eq!((decode().suspect_pages, decode().free_pages), (0, 64));
+    assert_eq!(rig.engine.readmit(PoolId(1)), Ok(0));
+    assert_eq!(rig.generate(&prompts[2], 100), alone[2], "and it serves as before");
 }
 
 #[test]

@@ -46,6 +46,8 @@ pub struct PageCounts {
     pub settling: u32,
     /// Of the quarantined: those that stay until they are readmitted.
     pub suspect: u32,
+    /// Of the pinned: those that will be among these once they are released.
+    pub suspect_pinned: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -327,7 +329,12 @@ impl PageCounts {
     fn tally(&mut self, page: &Page, apply: impl Fn(&mut u32)) {
         match page.state {
             PageState::Free => apply(&mut self.free),
-            PageState::Pinned => apply(&mut self.pinned),
+            PageState::Pinned => {
+                apply(&mut self.pinned);
+                if page.suspect {
+                    apply(&mut self.suspect_pinned);
+                }
+            }
             PageState::Quarantined { after_step } => {
                 apply(&mut self.quarantined);
                 if page.suspect {

@@ -42,6 +42,15 @@ pub enum StartError {
     Random(String),
 }
 
+/// Why pages under suspicion stay out of use.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadmitError {
+    #[error("there is no pool `{0}`")]
+    UnknownPool(String),
+    #[error(transparent)]
+    Engine(#[from] millrace_engine::ReadmitError),
+}
+
 /// Why a policy in force stays.
 #[derive(Debug, thiserror::Error)]
 pub enum SwapError {

@@ -26,7 +26,7 @@ mod submit;
 mod tenants;
 mod tokenizer;
 
-pub use error::{StartError, SwapError};
+pub use error::{ReadmitError, StartError, SwapError};
 pub use generation::Generation;
 pub use metrics::{CONTENT_TYPE as METRICS_CONTENT_TYPE, Counter, Metrics, StatusClasses};
 pub use millrace_config::Digest;

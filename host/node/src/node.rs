@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use millrace_config::Limits;
-use millrace_core::Clock;
+use millrace_core::{Clock, PoolId};
 use millrace_engine::EngineHandle;
 use millrace_tokenize::{ChatTemplate, Tokenizer};
 
 use crate::admission::Admission;
+use crate::error::ReadmitError;
 use crate::lanes::Lanes;
 use crate::metrics::{LaneLabels, Metrics, Scrape};
 use crate::policies::Policies;
@@ -139,6 +140,20 @@ impl Node {
     pub fn stop(&self) {
         self.drain();
         self.inner.engine.stop();
+    }
+
+    /// Takes the pages of a pool back into use that a tag mismatch had put under suspicion; tells how many. For an operator who knows
+    /// what was wrong. Waits for the engine: not for the runtime's threads.
+    ///
+    /// # Errors
+    /// Where there is no such pool or the engine does not answer.
+    pub fn readmit(&self, pool: &str) -> Result<u32, ReadmitError> {
+        let pools = &self.inner.engine.snapshot().pools;
+        let row = pools.iter().position(|facts| facts.name == pool).and_then(|row| u32::try_from(row).ok());
+        let row = row.ok_or_else(|| ReadmitError::UnknownPool(pool.to_owned()))?;
+        let pages = self.inner.engine.readmit(PoolId(row))?;
+        tracing::info!(target: "millrace::audit", pool, pages, "suspect pages readmitted");
+        Ok(pages)
     }
 
     /// Takes a page away from a running sequence behind its owner's back, as a bug would. `sequence` is [`Started::request`]'s number.

@@ -296,6 +296,14 @@ macro_rules! stage_methods {
                 self.state.pool.readmit(page)
             }
 
+            /// Takes every page back into use that is under suspicion, and tells how many. One that is pinned stays so until it is
+            /// released, and is free then.
+            pub fn readmit_all(&mut self) -> u32 {
+                let suspects = self.state.pool.suspects();
+                let readmitted = suspects.into_iter().filter(|&page| self.state.pool.readmit(page).is_ok());
+                u32::try_from(readmitted.count()).unwrap_or(u32::MAX)
+            }
+
             /// Hands a page of a sequence out again behind its back: the bug that tags exist to catch. `None` if the
             /// sequence has no such page. Give the page back with [`Self::return_stolen`].
             #[cfg(any(test, feature = "fault-injection"))]
@@ -307,6 +315,13 @@ macro_rules! stage_methods {
                 let stolen = self.state.pool.force_reassign(page.page).ok()?;
                 self.state.stolen.push(stolen);
                 Some(stolen)
+            }
+
+            /// Frees all stolen pages, as their new owners would.
+            #[cfg(any(test, feature = "fault-injection"))]
+            pub fn return_all_stolen(&mut self) {
+                let stolen = std::mem::take(&mut self.state.stolen);
+                self.state.give_back(stolen);
             }
 
             /// Frees a stolen page, as its new owner would. False if it is none.

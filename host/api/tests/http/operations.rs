@@ -218,3 +218,17 @@ async fn behind_a_configured_component_is_the_built_in_one() {
     let slot = slots["policies"].as_array().unwrap().iter().find(|p| p["kind"] == "schedule").unwrap();
     assert!(slot["calls"].as_u64().unwrap() > 0 && slot["fallbacks"] == 0, "{slot}");
 }
+
+/// A page under suspicion takes a fault to make; the end-to-end tests do. Here is what an operator sees without one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pools_tell_their_suspect_pages_and_readmit_them() {
+    let rig = Rig::start("").await;
+    let pools = get(rig.admin, "/admin/pools").await.json();
+    let suspects: Vec<(&Value, &Value)> =
+        pools["pools"].as_array().unwrap().iter().map(|pool| (&pool["name"], &pool["suspect_pages"])).collect();
+    assert_eq!(suspects, [(&json!("prefill"), &json!(0)), (&json!("decode"), &json!(0))]);
+    let answer = post(rig.admin, "/admin/pools/decode/readmit", &[], b"").await;
+    assert_eq!((answer.status, answer.json()), (200, json!({"pool": "decode", "readmitted": 0})));
+    assert_eq!(post(rig.admin, "/admin/pools/other/readmit", &[], b"").await.status, 404);
+    assert_eq!(get(rig.public, "/admin/pools").await.status, 404, "not for clients");
+}

@@ -49,6 +49,7 @@ impl Twin {
             |&(&page, &step): &(&PageId, &u64)| step > self.fence && !self.held(page) && !self.suspects.contains(&page);
         assert_eq!(counts.settling as usize, self.resting.iter().filter(settling).count());
         assert_eq!(counts.suspect as usize, self.resting.keys().filter(|page| self.suspects.contains(page)).count());
+        assert_eq!((counts.suspect + counts.suspect_pinned) as usize, self.suspects.len());
         assert_eq!(pool.suspects(), self.suspects.iter().copied().collect::<Vec<_>>());
     }
 

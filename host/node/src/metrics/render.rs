@@ -167,6 +167,10 @@ fn pools(out: &mut Exposition, scrape: &Scrape<'_>) {
             out.sample("millrace_pool_pages", labels, f64::from(pages));
         }
     }
+    out.family("millrace_pool_suspect_pages", "gauge", "Pages under suspicion after a tag mismatch, until they are readmitted.");
+    for pool in pools {
+        out.sample("millrace_pool_suspect_pages", &[("pool", &pool.name)], f64::from(pool.suspect_pages));
+    }
     out.family("millrace_pool_bytes", "gauge", "Bytes of all pages.");
     for pool in pools {
         let bytes = f64::from(pool.total_pages) * pool.page_bytes as f64;

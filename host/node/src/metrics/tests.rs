@@ -38,6 +38,7 @@ fn snapshot() -> EngineSnapshot {
         quarantined_pages: 1,
         pinned_pages: 20,
         evictable_pages: 4,
+        suspect_pages: 1,
         page_bytes: 1000,
         steps: 7,
         plans_reused: 3,
@@ -117,6 +118,7 @@ fn samples_belong_to_their_family_and_labels_are_escaped() {
     assert!(text.contains("vllm:request_success_total{model_name=\"m\",finished_reason=\"stop\"} 1"));
     assert!(text.contains("millrace_http_responses_total{class=\"4xx\"} 1"));
     assert!(text.contains("millrace_pool_bytes{pool=\"p\"} 100000"));
+    assert!(text.contains("millrace_pool_suspect_pages{pool=\"p\"} 1"));
     assert!(text.contains("millrace_plans_reused_total{pool=\"p\",stage=\"decode\"} 3"));
     assert!(text.contains("millrace_policy_info{kind=\"route\",name=\"r\""));
 }
