@@ -21,6 +21,15 @@ pub(crate) struct Lane {
     pub(crate) fingerprint: Arc<str>,
     /// Tokens that its smaller pool can hold for one sequence.
     pub(crate) capacity_tokens: u32,
+    /// Of the decode stage, read once for every step.
+    decode_weight_bytes: u64,
+}
+
+/// What is known of a pool once its model is loaded.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct PoolFigures {
+    pub(crate) capacity_tokens: u32,
+    pub(crate) weight_bytes: u64,
 }
 
 /// All lanes and their precisions.
@@ -43,12 +52,11 @@ pub(crate) struct Offer {
 }
 
 impl Lanes {
-    /// `digest` identifies the weights, `capacities` are the tokens that each pool can hold. Lanes without pools were refused by
-    /// the configuration.
-    pub(crate) fn new(config: &Config, digest: &str, capacities: &[u32]) -> Self {
+    /// `digest` identifies the weights, `pools` are in the order of the configuration, which refused lanes without pools.
+    pub(crate) fn new(config: &Config, digest: &str, pools: &[PoolFigures]) -> Self {
         let mut precisions: Vec<Precision> = Vec::new();
         let mut rows = Vec::with_capacity(config.lanes.len());
-        let capacity = |pool: PoolId| capacities.get(pool.0 as usize).copied().unwrap_or(0);
+        let figures = |pool: PoolId| pools.get(pool.0 as usize).copied().unwrap_or_default();
         let short: String = digest.chars().take(8).collect();
         for lane in &config.lanes {
             let Some(precision) = config.precision(lane) else { continue };
@@ -61,7 +69,8 @@ impl Lanes {
                 precision,
                 precision_row,
                 fingerprint: format!("{}/{precision}/{short}", lane.name).into(),
-                capacity_tokens: capacity(lane.prefill).min(capacity(lane.decode)),
+                capacity_tokens: figures(lane.prefill).capacity_tokens.min(figures(lane.decode).capacity_tokens),
+                decode_weight_bytes: figures(lane.decode).weight_bytes,
             });
         }
         let may = |tenant: &Tenant| (0..).map(LaneId).take(rows.len()).map(|lane| tenant.allowed_lanes.contains(&lane)).collect();
@@ -78,7 +87,9 @@ impl Lanes {
         self.allowed.get(tenant).and_then(|lanes| lanes.get(lane)).copied().unwrap_or(false)
     }
 
-    /// The precisions of healthy lanes that the tenant may use.
+    /// The precisions of healthy lanes that the tenant may use. What a token costs is told by the bytes of the decode weights, for
+    /// which decode waits: a stand-in that is there before the first request and does not change with the load, where measured
+    /// speed depends on who shares the batch.
     pub(crate) fn offer(&self, tenant: usize, engine: &EngineSnapshot) -> Offer {
         let usable = |lane: usize| engine.lanes.get(lane).is_some_and(|facts| facts.healthy) && self.may(tenant, lane);
         let of = |precision: usize| {
@@ -88,10 +99,14 @@ impl Lanes {
         let rows: Vec<usize> = (0..self.precisions.len()).filter(|p| of(*p).next().is_some()).collect();
         let each = |value: &dyn Fn(usize) -> u32| rows.iter().map(|row| value(*row)).collect::<Vec<u32>>();
         let precision = |row: usize| self.precisions.get(row).copied();
+        let cost =
+            |row: usize| self.rows.iter().find(|lane| lane.precision_row == row).map_or(0, |lane| lane.decode_weight_bytes);
+        let dearest = rows.iter().map(|row| cost(*row)).max().unwrap_or(0);
         let table = Table::new(rows.len())
             .with(kind::PREFILL_WEIGHT_BITS, each(&|row| precision(row).map_or(u32::MAX, |p| recipe_bits(p.prefill.recipe))))
             .with(kind::DECODE_WEIGHT_BITS, each(&|row| precision(row).map_or(u32::MAX, |p| recipe_bits(p.decode.recipe))))
             .with(kind::KV_BITS, each(&|row| precision(row).map_or(u32::MAX, |p| kv_bits(p.decode.kv))))
+            .with(kind::RELATIVE_COST_PER_MILLE, each(&|row| per_mille(cost(row), dearest)))
             .with(kind::LANES_READY, each(&|row| count(of(row).count())))
             .with(kind::PRECISION_KV_USED_PER_MILLE, each(&|row| kv_used_per_mille(of(row))))
             .with(kind::PRECISION_WAITING, each(&|row| of(row).map(|l| l.waiting).fold(0, u32::saturating_add)));
@@ -174,6 +189,12 @@ fn kv_bits(kv: KvFormat) -> u32 {
         KvFormat::Bf16 => 16,
         KvFormat::Fp8 => 8,
     }
+}
+
+/// Absent where nobody knows the whole.
+fn per_mille(part: u64, whole: u64) -> u32 {
+    let share = (u128::from(part) * 1_000).checked_div(u128::from(whole));
+    share.and_then(|share| u32::try_from(share).ok()).unwrap_or(u32::MAX)
 }
 
 fn count(n: usize) -> u32 {

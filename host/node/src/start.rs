@@ -20,7 +20,7 @@ use millrace_tokenize::{ChatTemplate, Tokenizer};
 use crate::admission::{Admission, TenantBounds};
 use crate::error::StartError;
 use crate::ids::{Ids, MonotonicClock, random_u64};
-use crate::lanes::{Lanes, tier};
+use crate::lanes::{Lanes, PoolFigures, tier};
 use crate::metrics::Metrics;
 use crate::node::{Inner, Node, ServedModel, unix_now_s};
 use crate::policies::Policies;
@@ -49,8 +49,11 @@ impl Node {
         // Components are small: a policy that is refused is told before the weights are read.
         let policies = Policies::load(config, clock.clone())?;
         let pools = load_pools(config, &checkpoint)?;
-        let capacities: Vec<u32> = pools.iter().map(|pool| pool.pages.saturating_mul(pool.page_tokens)).collect();
-        let lanes = Lanes::new(config, checkpoint.digest(), &capacities);
+        let figures = |pool: &PoolSpec| PoolFigures {
+            capacity_tokens: pool.pages.saturating_mul(pool.page_tokens),
+            weight_bytes: pool.model.weight_bytes() as u64,
+        };
+        let lanes = Lanes::new(config, checkpoint.digest(), &pools.iter().map(figures).collect::<Vec<_>>());
         let context_tokens = context(model, &pools, &lanes);
         let page_tokens = pools.first().map_or(0, |pool| pool.page_tokens);
         let spec = EngineSpec {

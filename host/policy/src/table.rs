@@ -80,6 +80,7 @@ pub mod kind {
     pub const DECODE_WEIGHT_BITS: u32 = 61;
     pub const KV_BITS: u32 = 62;
     pub const KL_MICRONAT: u32 = 63;
+    /// Of a decode token against the dearest precision offered. Told by the bytes of the decode weights, a stand-in for speed.
     pub const RELATIVE_COST_PER_MILLE: u32 = 64;
     pub const LANES_READY: u32 = 65;
     /// KV in use, over the decode pools of this precision's lanes.

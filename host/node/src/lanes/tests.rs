@@ -47,7 +47,10 @@ allowed_lanes = ["fast", "fast-small"]
 
 fn lanes() -> Lanes {
     let config = millrace_config::parse(DEPLOYMENT, "test").unwrap_or_else(|e| panic!("{e}"));
-    Lanes::new(&config, "0123456789abcdef", &[1000, 1000, 100, 1000, 1000])
+    let pool = |capacity_tokens, weight_bytes| PoolFigures { capacity_tokens, weight_bytes };
+    let (wide, narrow) = (270_000_000, 76_000_000);
+    let pools = [pool(1000, 135_000_000), pool(1000, narrow), pool(100, narrow), pool(1000, wide), pool(1000, wide)];
+    Lanes::new(&config, "0123456789abcdef", &pools)
 }
 
 fn engine(healthy: [bool; 3]) -> EngineSnapshot {
@@ -84,6 +87,11 @@ fn a_tenant_is_offered_what_its_healthy_lanes_have() {
     assert_eq!(gold.table.column(kind::DECODE_WEIGHT_BITS), Some(&[4, 16][..]));
     assert_eq!(gold.table.column(kind::KV_BITS), Some(&[8, 16][..]));
     assert_eq!(gold.table.column(kind::LANES_READY), Some(&[2, 1][..]));
+    // 76 of 270 MB of decode weights.
+    assert_eq!(gold.table.column(kind::RELATIVE_COST_PER_MILLE), Some(&[281, 1000][..]));
+    // Against the dearest of what is offered, not of what there is.
+    let batch = lanes.offer(1, &engine([true, true, true]));
+    assert_eq!(batch.table.column(kind::RELATIVE_COST_PER_MILLE), Some(&[1000][..]));
     // (100 x 300 + 900 x 100) / 400 pages.
     assert_eq!(gold.table.column(kind::PRECISION_KV_USED_PER_MILLE), Some(&[300, 200][..]));
     assert_eq!(gold.table.column(kind::PRECISION_WAITING), Some(&[4, 2][..]));
@@ -91,6 +99,11 @@ fn a_tenant_is_offered_what_its_healthy_lanes_have() {
     assert_eq!(lanes.offer(0, &engine([false, true, false])).rows, [1]);
     assert_eq!(lanes.offer(1, &engine([false, true, false])).rows, [0; 0]);
     assert_eq!(lanes.offer(9, &engine([true, true, true])).rows, [0; 0]);
+}
+
+#[test]
+fn a_cost_that_nobody_knows_is_absent() {
+    assert_eq!((per_mille(0, 0), per_mille(1, 3), per_mille(u64::MAX, u64::MAX)), (u32::MAX, 333, 1000));
 }
 
 #[test]
