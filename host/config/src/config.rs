@@ -126,6 +126,8 @@ pub struct Pool {
     pub page_tokens: u32,
     /// Tokens of one step over all its sequences.
     pub max_step_tokens: u32,
+    /// Longest time of a step, of prefill pools only; `None`: tokens alone bound it.
+    pub max_step_us: Option<u32>,
     pub max_sequences: u32,
     pub zero_freed: ZeroFreed,
     /// Page tags are written and checked.

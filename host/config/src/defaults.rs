@@ -81,6 +81,10 @@ pub const PAGE_TOKENS_MULTIPLE: u32 = 16;
 /// 512: large enough for full matrix tiles in prefill, small enough that decode steps get between two chunks.
 pub const MAX_STEP_TOKENS: Bounded = bounded(512, 1, 1 << 20);
 
+/// 100 ms, the longest pause that a reader hardly notices: on a CPU no other step runs meanwhile, so this is what a long prompt adds to
+/// everybody's gap between tokens. 0: no bound in time.
+pub const MAX_STEP_US: Bounded = bounded(100_000, 0, 60_000_000);
+
 /// 64 sequences: where decode of small models stops gaining from a larger batch on a CPU.
 pub const MAX_SEQUENCES: Bounded = bounded(64, 1, 1 << 16);
 

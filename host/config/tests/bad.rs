@@ -73,6 +73,8 @@ const CASES: &[(&str, &str, &[&str])] = &[
     ("stage = \"prefill\"", "stage = \"prefill\"\npages = 9\nmemory_mib = 9", &["pool.p.pages Conflict"]),
     ("stage = \"prefill\"", "stage = \"prefill\"\ntags = \"yes\"", &["pool.p.tags WrongType"]),
     ("stage = \"prefill\"", "stage = \"prefill\"\ndevice = \"gpu\"", &["pool.p.device UnknownName"]),
+    ("stage = \"decode\"", "stage = \"decode\"\nmax_step_us = 5000", &["pool.d.max_step_us Conflict"]),
+    ("stage = \"prefill\"", "stage = \"prefill\"\nmax_step_us = 60000001", &["pool.p.max_step_us Impossible"]),
     ("stage = \"decode\"", "stage = \"decode\"\nmax_step_tokens = 8", &["pool.d.max_sequences Conflict"]),
     (
         "path = \"m.gguf\"",

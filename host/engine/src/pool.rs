@@ -152,7 +152,10 @@ impl Pool {
         self.times.observe(tokens, device_us);
         self.step_us = smooth(self.step_us, took_us);
         match &mut self.scheduler {
-            Scheduler::Prefill(s) => s.set_step_us(self.step_us),
+            Scheduler::Prefill(s) => {
+                s.set_step_us(self.step_us);
+                s.set_step_cost(self.times.cost());
+            }
             Scheduler::Decode(s) => s.set_step_us(self.step_us),
         }
     }

@@ -4,6 +4,8 @@
 //! Least squares over exponentially weighted sums: a step counts 7/8 of the one after it, so about eight steps shape the line. Where
 //! the steps were all of about one size, or noise makes the line fall, it goes through the origin instead.
 
+use millrace_scheduler::StepCost;
+
 /// Weight that the past keeps with each step.
 const KEEP: f64 = 7.0 / 8.0;
 /// Below this share of the mean square, the sizes differ too little to tell fixed time from time per token.
@@ -17,6 +19,8 @@ pub(crate) struct StepTimes {
     us: f64,
     tokens_squared: f64,
     tokens_us: f64,
+    /// Tokens of the largest step, which fades.
+    largest: f64,
 }
 
 /// `fixed_us + us_per_token * tokens`, both at least 0.
@@ -37,6 +41,18 @@ impl StepTimes {
         for (sum, value) in sums.into_iter().zip([1.0, tokens, us, tokens * tokens, tokens * us]) {
             *sum = *sum * KEEP + value;
         }
+        self.largest = tokens.max(self.largest * KEEP);
+    }
+
+    /// For the scheduler, which bounds steps in time by it; none before the first step.
+    pub(crate) fn cost(&self) -> Option<StepCost> {
+        let line = self.line()?;
+        // Conversions from floats saturate.
+        Some(StepCost {
+            fixed_us: line.fixed_us.round() as u32,
+            token_ns: (line.us_per_token * 1_000.0).round() as u32,
+            largest_tokens: self.largest.round() as u32,
+        })
     }
 
     /// What a step of so many tokens will take; none before the first step.
@@ -78,6 +94,8 @@ mod tests {
         let steps: Vec<(u32, u64)> = [1, 64, 8, 32, 16].into_iter().map(|n| (n, 2_000 + 50 * u64::from(n))).collect();
         let times = times(&steps);
         assert_eq!([1, 10, 100].map(|tokens| times.expected_us(tokens)), [Some(2_050), Some(2_500), Some(7_000)]);
+        // The largest of 64 tokens was three steps ago: 64 (7/8)^3.
+        assert_eq!(times.cost(), Some(StepCost { fixed_us: 2_000, token_ns: 50_000, largest_tokens: 43 }));
     }
 
     #[test]
@@ -104,7 +122,7 @@ mod tests {
 
     #[test]
     fn what_tells_nothing_changes_nothing() {
-        assert_eq!(times(&[]).expected_us(5), None);
+        assert_eq!((times(&[]).expected_us(5), times(&[]).cost()), (None, None));
         assert_eq!(times(&[(0, 10), (10, 0)]).expected_us(5), None);
         let widest = times(&[(u32::MAX, 1 << 52), (1, 1)]);
         assert!(widest.expected_us(u32::MAX).is_some());

@@ -105,3 +105,28 @@ fn a_swap_ends_what_the_policy_before_it_said() {
     // One step may run, one be drafted, and the snapshot be one behind; the plan before would have held for thirty.
     assert!(first <= steps + 3, "first asked for step {first}, swapped in during step {steps}");
 }
+
+/// Counts of steps of at most 1, 8, 16, 32, 64 and 128 tokens for two prompts of 96, one after the other, and their tokens.
+fn bounded(max_step_us: Option<u32>) -> (Vec<u64>, [Vec<u32>; 2]) {
+    let ids = &expected().0;
+    let prompts = [[&ids[..], ids].concat(), [&ids[1..], ids, &ids[..1]].concat()];
+    let rig = Rig::start(Setup { chunk: 96, max_step_us, ..Setup::default() });
+    let tokens = prompts.map(|prompt| rig.generate(&prompt, 8));
+    rig.wait_until_empty(0);
+    (rig.engine.snapshot().step_tokens.counts()[..6].to_vec(), tokens)
+}
+
+/// Pages have 16 tokens. Before anything is measured a step has four pages, and the step after it is planned before it has ended.
+#[test]
+fn a_prefill_step_is_bounded_in_time() {
+    // Seven decode steps each, as prefill draws the first token.
+    let (steps, tokens) = bounded(None);
+    assert_eq!(steps, [14, 0, 0, 0, 0, 2], "whole prompts");
+    // No step is so short: 64 and 32 before it is known, then a page at a time.
+    let (steps, by_pages) = bounded(Some(1));
+    assert_eq!(steps, [14, 0, 6, 1, 1, 0]);
+    // No step is so long: 64 and 32, then all that the limit allows.
+    let (steps, by_limit) = bounded(Some(60_000_000));
+    assert_eq!(steps, [14, 0, 0, 1, 1, 1]);
+    assert_eq!((&by_pages, &by_limit), (&tokens, &tokens));
+}

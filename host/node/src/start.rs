@@ -235,6 +235,7 @@ fn stage_limits(config: &Config, pool: &Pool, id: PoolId, pages: u32) -> StageLi
     let waiting = config.lanes.iter().filter(|lane| lane.prefill == id).map(|lane| lane.max_waiting);
     StageLimits {
         max_step_tokens: pool.max_step_tokens,
+        max_step_us: pool.max_step_us,
         max_sequences: pool.max_sequences,
         max_resident: pool.max_sequences,
         max_waiting: waiting.fold(0, u32::saturating_add),

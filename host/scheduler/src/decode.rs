@@ -22,8 +22,8 @@ use millrace_kv::{KvError, PageId, PagePool, PageRef, PageTable, TagChange, Tran
 
 use crate::stage::{Ran, StageState, stage_methods};
 use crate::{
-    DecodeEvent, Draft, Entry, NoRoom, Outcome, OutcomeStatus, PlanRow, StageCounters, StageCounts, StageLimits, StepPlan,
-    TenantLedger,
+    DecodeEvent, Draft, Entry, NoRoom, Outcome, OutcomeStatus, PlanRow, StageCounters, StageCounts, StageLimits, StepCost,
+    StepPlan, TenantLedger,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -24,6 +24,7 @@ mod prefill;
 mod sequence;
 mod stage;
 mod step;
+mod step_bound;
 mod validate;
 mod view;
 
@@ -36,6 +37,7 @@ pub use limits::{StageCounters, StageCounts, StageLimits};
 pub use prefill::PrefillScheduler;
 pub use sequence::Entry;
 pub use step::{Outcome, OutcomeStatus, PlanRow, PolicyCall, StepPlan};
+pub use step_bound::StepCost;
 
 #[cfg(test)]
 mod sim;

@@ -17,8 +17,8 @@ use millrace_kv::{KvError, PageId, PagePool, PageRef, PageTable, TagChange, Tran
 
 use crate::stage::{Ran, StageState, stage_methods};
 use crate::{
-    Draft, Entry, Outcome, OutcomeStatus, PlanRow, PrefillEvent, StageCounters, StageCounts, StageLimits, StepPlan, SubmitError,
-    TenantLedger,
+    Draft, Entry, Outcome, OutcomeStatus, PlanRow, PrefillEvent, StageCounters, StageCounts, StageLimits, StepCost, StepPlan,
+    SubmitError, TenantLedger,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

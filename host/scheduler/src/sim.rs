@@ -40,6 +40,7 @@ pub(crate) fn pool(pages: u32) -> PagePool {
 pub(crate) fn limits() -> StageLimits {
     StageLimits {
         max_step_tokens: 16,
+        max_step_us: None,
         max_sequences: 8,
         max_resident: 8,
         max_waiting: 16,

@@ -9,6 +9,7 @@ use millrace_policy::{Budget, Table};
 
 use crate::draft::DraftRow;
 use crate::kept::{KeptOrder, Premises, SeqOrder};
+use crate::step_bound::{StepCost, step_tokens};
 use crate::validate::order;
 use crate::{Draft, Outcome, PlanRow, PolicyCall, StageCounters, StageLimits, StepPlan};
 
@@ -22,6 +23,7 @@ pub(crate) struct StageState {
     pub(crate) pool: PagePool,
     pub(crate) counters: StageCounters,
     pub(crate) step_us: u32,
+    pub(crate) step_cost: Option<StepCost>,
     /// The last step that was dispatched.
     dispatched: u64,
     /// Rows of the step in flight; `None` between steps.
@@ -59,6 +61,7 @@ impl StageState {
             pool,
             counters: StageCounters::default(),
             step_us: limits.step_us_hint,
+            step_cost: None,
             dispatched: 0,
             running: None,
             generation: 0,
@@ -80,12 +83,17 @@ impl StageState {
         self.epoch
     }
 
+    /// Tokens of the next step.
+    pub(crate) fn step_tokens(&self) -> u32 {
+        step_tokens(&self.limits, self.pool.page_tokens(), self.step_cost)
+    }
+
     pub(crate) fn budget(&self) -> Budget {
         let counts = self.pool.counts();
         Budget {
             stage: self.stage,
             step: self.dispatched + 1,
-            tokens: self.limits.max_step_tokens,
+            tokens: self.step_tokens(),
             sequences: self.limits.max_sequences,
             free_pages: counts.free,
             total_pages: counts.total,
@@ -120,7 +128,7 @@ impl StageState {
     }
 
     fn premises(&self, rows: &[(SeqId, u32, bool)]) -> Premises {
-        Premises::new(rows.to_vec(), self.limits.max_step_tokens)
+        Premises::new(rows.to_vec(), self.step_tokens())
     }
 
     /// Whatever the policy said last, it is asked for the next step.
@@ -262,6 +270,11 @@ macro_rules! stage_methods {
             /// What policies are told of the recent step time.
             pub fn set_step_us(&mut self, step_us: u32) {
                 self.state.step_us = step_us;
+            }
+
+            /// What recent steps cost: bounds the next one where the limits bound its time.
+            pub fn set_step_cost(&mut self, cost: Option<StepCost>) {
+                self.state.step_cost = cost;
             }
 
             /// Has the policy asked for the next step even if its last plan still holds; for when another policy is in force.

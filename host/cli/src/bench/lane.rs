@@ -232,6 +232,8 @@ fn pool(
         page_tokens: PAGE_TOKENS,
         limits: StageLimits {
             max_step_tokens: if stage == Stage::Prefill { options.chunk } else { streams },
+            // The chunk is what is measured.
+            max_step_us: None,
             max_sequences: streams,
             max_resident: streams,
             max_waiting: streams + 1,

@@ -3,7 +3,9 @@
 use millrace_core::{KvFormat, Stage, StageRecipe};
 
 use super::missing_table;
-use crate::defaults::{MAX_SEQUENCES, MAX_STEP_TOKENS, PAGE_TOKENS, PAGE_TOKENS_MULTIPLE, POOL_MEMORY_MIB, POOL_PAGES};
+use crate::defaults::{
+    MAX_SEQUENCES, MAX_STEP_TOKENS, MAX_STEP_US, PAGE_TOKENS, PAGE_TOKENS_MULTIPLE, POOL_MEMORY_MIB, POOL_PAGES,
+};
 use crate::reader::{Named, Section};
 use crate::{Device, ErrorKind, Model, Pool, PoolSize, Tenant, ZeroFreed};
 
@@ -67,6 +69,7 @@ fn pool(section: &mut Section<'_, '_>, name: &str, names: &Names<'_>) -> (Pool, 
         size: size(section),
         page_tokens: page_tokens(section),
         max_step_tokens: section.count("max_step_tokens", MAX_STEP_TOKENS),
+        max_step_us: max_step_us(section, stage),
         max_sequences: section.count("max_sequences", MAX_SEQUENCES),
         zero_freed: section.choice("zero_freed", &ZEROING, ZeroFreed::Auto),
         tags: section.flag("tags", true),
@@ -95,6 +98,19 @@ fn size(section: &mut Section<'_, '_>) -> PoolSize {
             PoolSize::Pages(pages)
         }
     }
+}
+
+/// A decode step has one token of each sequence, so it cannot be cut without letting sequences wait.
+fn max_step_us(section: &mut Section<'_, '_>, stage: Option<Stage>) -> Option<u32> {
+    let max_step_us = section.count_or_none("max_step_us", MAX_STEP_US);
+    if stage != Some(Stage::Decode) {
+        return max_step_us;
+    }
+    if section.has("max_step_us") {
+        let message = "bounds the chunks of prefill steps; a decode step has none".to_owned();
+        section.error(ErrorKind::Conflict, "max_step_us", message, "remove it, or lower max_sequences for shorter decode steps");
+    }
+    None
 }
 
 fn page_tokens(section: &mut Section<'_, '_>) -> u32 {

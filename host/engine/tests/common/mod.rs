@@ -48,6 +48,8 @@ pub(crate) struct Setup {
     pub(crate) max_waiting: usize,
     /// Tokens of a prefill step.
     pub(crate) chunk: u32,
+    /// Time of a prefill step.
+    pub(crate) max_step_us: Option<u32>,
     pub(crate) tag_checks: TagChecks,
     /// How late the backend begins a submission.
     pub(crate) delay: Duration,
@@ -61,6 +63,7 @@ impl Default for Setup {
             kv: [KvFormat::F32; 2],
             max_waiting: 64,
             chunk: 24,
+            max_step_us: None,
             tag_checks: TagChecks::On,
             delay: Duration::from_micros(200),
         }
@@ -119,6 +122,7 @@ impl Rig {
             page_tokens: 16,
             limits: StageLimits {
                 max_step_tokens: if stage == Stage::Prefill { setup.chunk } else { 16 },
+                max_step_us: setup.max_step_us.filter(|_| stage == Stage::Prefill),
                 max_sequences: 16,
                 max_resident: 64,
                 max_waiting: 64,

@@ -64,7 +64,7 @@ impl PrefillScheduler {
             PrefillState::Prefilling if sequence.remaining() > 0 => RowState::Prefilling,
             PrefillState::Prefilling | PrefillState::HandingOff => RowState::HandingOff,
         };
-        let chunk = sequence.remaining().min(self.state.limits.max_step_tokens);
+        let chunk = sequence.remaining().min(self.state.step_tokens());
         let pages_held = sequence.pages.len() as u32;
         RowFacts {
             entry: &sequence.entry,
@@ -94,7 +94,7 @@ impl PrefillScheduler {
 
     /// Pages that the order would take if there were enough.
     fn demand(&self, wanted: &[(SeqId, Option<u32>)]) -> u32 {
-        let mut budget = self.state.limits.max_step_tokens;
+        let mut budget = self.state.step_tokens();
         let mut pages = 0_u32;
         for (seq, tokens) in wanted {
             let Some(sequence) = self.sequences.get(seq) else { continue };
@@ -111,7 +111,7 @@ impl PrefillScheduler {
 
     fn pass(&mut self, wanted: &[(SeqId, Option<u32>)]) -> Pass {
         let mut pass = Pass::default();
-        let mut budget = self.state.limits.max_step_tokens;
+        let mut budget = self.state.step_tokens();
         for &(seq, tokens) in wanted {
             if budget == 0 || pass.rows.len() >= self.state.limits.max_sequences as usize {
                 break;
@@ -180,7 +180,7 @@ impl PrefillScheduler {
     fn any_can_go_on(&self) -> bool {
         let free = self.state.pool.counts().free;
         let under_way = self.sequences.values().filter(|sequence| sequence.state == PrefillState::Prefilling);
-        let chunk = |sequence: &PrefillSequence| sequence.remaining().min(self.state.limits.max_step_tokens);
+        let chunk = |sequence: &PrefillSequence| sequence.remaining().min(self.state.step_tokens());
         under_way.into_iter().any(|sequence| self.missing_pages(sequence, chunk(sequence)) <= free)
     }
 

@@ -4,7 +4,9 @@ use millrace_core::{FinishReason, SeqId, TenantId};
 use millrace_policy::{Budget, Plan, Table, kind};
 
 use super::{entry, limits, pool};
-use crate::{Entry, Outcome, OutcomeStatus, PrefillEvent, PrefillScheduler, StepPlan, SubmitError, TenantLedger, TenantShare};
+use crate::{
+    Entry, Outcome, OutcomeStatus, PrefillEvent, PrefillScheduler, StepCost, StepPlan, SubmitError, TenantLedger, TenantShare,
+};
 
 pub(crate) fn in_order(_: &Budget, rows: &Table, _: &Table) -> Plan {
     Plan { run: (0..rows.rows).collect(), ..Plan::default() }
@@ -77,6 +79,33 @@ fn the_policy_sets_order_and_sizes_within_the_budget() {
     // Row 0 is handing off by now, so it cannot run, and what is named twice runs once.
     assert_eq!(chunks(&second), [(3, 4, 1, false)]);
     assert_eq!(prefill.counters().policy_rows_ignored, 4);
+}
+
+/// 10 ms at 1 ms a token, in whole pages of 4: the policy is told of 8 tokens and cannot give more.
+#[test]
+fn a_step_is_bounded_in_time_by_what_steps_cost() {
+    let limits = crate::StageLimits { max_step_us: Some(10_000), ..limits() };
+    let mut prefill = PrefillScheduler::new(limits, pool(32));
+    prefill.submit(entry(1, 60, 4)).unwrap();
+    let mut told = Vec::new();
+    let mut run = |prefill: &mut PrefillScheduler| {
+        let all = |budget: &Budget, _: &Table, _: &Table| {
+            told.push(budget.tokens);
+            Plan { run: vec![0], tokens: vec![99], ..Plan::default() }
+        };
+        let plan = step(prefill, all).unwrap();
+        commit(prefill, &plan);
+        chunks(&plan)
+    };
+    assert_eq!(run(&mut prefill), [(1, 0, 16, false)], "nothing is measured yet");
+    let cost = StepCost { fixed_us: 0, token_ns: 1_000_000, largest_tokens: 16 };
+    prefill.set_step_cost(Some(cost));
+    assert_eq!(run(&mut prefill), [(1, 16, 8, false)]);
+    prefill.set_step_cost(Some(StepCost { token_ns: 100_000_000, ..cost }));
+    assert_eq!(run(&mut prefill), [(1, 24, 4, false)], "a page at least");
+    prefill.set_step_cost(Some(StepCost { token_ns: 1, ..cost }));
+    assert_eq!(run(&mut prefill), [(1, 28, 16, false)], "the limit in tokens at most");
+    assert_eq!(told, [16, 8, 4, 16]);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use millrace_core::SeqId;
 use super::policy::Temper;
 use super::world::{End, World};
 use super::{Lcg, entry, limits};
-use crate::{Entry, StageCounters, SubmitError};
+use crate::{Entry, StageCounters, StepCost, SubmitError};
 
 /// How often each thing happened over all seeds; one that never did would be a hole in the test.
 #[derive(Default)]
@@ -44,6 +44,7 @@ impl Run {
         bounds.max_context = 24 + lcg.below(30);
         bounds.watermark_pages = lcg.below(3);
         bounds.max_view_rows = 2 + lcg.below(12);
+        bounds.max_step_us = lcg.one_in(2).then_some(1_000);
         let mut world = World::new(bounds, 6 + lcg.below(12), 6 + lcg.below(12), seed);
         world.temper = [Temper::Orderly, Temper::Random, Temper::Random, Temper::Garbage, Temper::Idle][lcg.below(5) as usize];
         if faults == Faults::Device {
@@ -90,7 +91,17 @@ impl Run {
             6 if world.lcg.one_in(6) => world.readmit_all(),
             7 | 8 => world.commit_prefill(),
             9 | 10 => world.commit_decode(),
-            11 | 12 if self.plan_ahead || world.prefill.in_flight().is_none() => world.plan_prefill(),
+            11 | 12 if self.plan_ahead || world.prefill.in_flight().is_none() => {
+                // From two tokens in the step's time to more than fit into any step.
+                let cost = |lcg: &mut Lcg| StepCost {
+                    fixed_us: lcg.below(500),
+                    token_ns: 1 << lcg.below(20),
+                    largest_tokens: 1 + lcg.below(16),
+                };
+                let cost = world.lcg.one_in(2).then(|| cost(&mut world.lcg));
+                world.prefill.set_step_cost(cost);
+                world.plan_prefill();
+            }
             13 | 14 if self.plan_ahead || world.decode.in_flight().is_none() => world.plan_decode(),
             // A draft survives until its step can begin.
             15 if world.prefill.in_flight().is_none() => world.dispatch_prefill(),
