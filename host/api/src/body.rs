@@ -50,7 +50,7 @@ pub(crate) async fn read_bytes(request: Request, limit: usize, timeout: Duration
         return Err(ApiError::too_large(limit));
     }
     match tokio::time::timeout(timeout, Limited::new(&mut body, limit).collect()).await {
-        Err(_) => Err(ApiError::too_slow(timeout.as_secs().max(1))),
+        Err(_) => Err(ApiError::too_slow("body", timeout)),
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
             discard(&mut body).await;

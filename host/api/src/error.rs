@@ -3,6 +3,8 @@
 //! Permanent faults are never 408, 409, 429 or 5xx without `x-should-retry: false`: the common clients repeat those.
 //! Messages name fields and limits, never what a client sent: prompts and keys stay out of answers and logs.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use axum::http::{Response, StatusCode};
@@ -82,8 +84,9 @@ impl ApiError {
         }
     }
 
-    pub fn too_slow(seconds: u64) -> Self {
-        let message = format!("The request body did not arrive within {seconds} s.");
+    /// `what` is the part of the request that did not come.
+    pub fn too_slow(what: &str, timeout: Duration) -> Self {
+        let message = format!("The request {what} did not arrive within {} s.", timeout.as_secs_f64());
         Self {
             code: Some("request_timeout"),
             retry: Retry::Never,

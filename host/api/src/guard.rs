@@ -6,14 +6,15 @@ use std::time::Instant;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::header::{CONNECTION, HOST, HeaderName, HeaderValue};
-use axum::http::{HeaderMap, Method, Response, Version};
+use axum::http::header::{ALLOW, CONNECTION, HOST, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use axum::http::{HeaderMap, Method, Response, StatusCode, Version};
 use axum::middleware::Next;
 use axum::response::IntoResponse;
 use futures_util::FutureExt as _;
 use tracing::Instrument as _;
 
 use crate::error::{ApiError, printable};
+use crate::gate::{Bounds, REFUSE, Refusal};
 use crate::state::Api;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -29,12 +30,14 @@ pub(crate) async fn guard(State(api): State<Api>, request: Request, next: Next) 
     let started = Instant::now();
     let id = request_id(&api, request.headers());
     let (method, path) = (request.method().clone(), printable(request.uri().path(), 128));
+    // The gate does not follow chunks, so it could not tell where the next request begins.
+    let is_last = request.headers().contains_key(TRANSFER_ENCODING);
     #[cfg(feature = "fault-injection")]
     let request = tagged(request, &id);
     let span = tracing::info_span!("request", id = id.to_str().unwrap_or_default());
     let mut response = run(request, next).instrument(span.clone()).await;
     response.headers_mut().insert(REQUEST_ID, id);
-    if api.is_draining() {
+    if is_last || api.is_draining() {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     let status = response.status().as_u16();
@@ -59,7 +62,12 @@ fn tagged(mut request: Request, id: &HeaderValue) -> Request {
 
 async fn run(request: Request, next: Next) -> Response<Body> {
     if let Err(error) = check(&request) {
-        return error.into_response();
+        let mut response = error.into_response();
+        if response.status() == StatusCode::METHOD_NOT_ALLOWED {
+            // The router names a path's own methods; these are refused on every path.
+            response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD, POST"));
+        }
+        return response;
     }
     match AssertUnwindSafe(next.run(request)).catch_unwind().await {
         Ok(response) => response,
@@ -71,6 +79,9 @@ async fn run(request: Request, next: Next) -> Response<Body> {
 }
 
 fn check(request: &Request) -> Result<(), ApiError> {
+    if request.method().as_str() == REFUSE {
+        return Err(refusal(request).unwrap_or_else(ApiError::not_found));
+    }
     if request.method() == Method::CONNECT || request.method() == Method::TRACE {
         return Err(ApiError::method_not_allowed());
     }
@@ -79,6 +90,12 @@ fn check(request: &Request) -> Result<(), ApiError> {
         return Err(ApiError::bad_request("A request has exactly one Host header."));
     }
     if is_plain(request.uri().path()) { Ok(()) } else { Err(ApiError::not_found()) }
+}
+
+/// What the gate has to say about the head that it refused.
+fn refusal(request: &Request) -> Option<ApiError> {
+    let bounds = request.extensions().get::<Bounds>()?;
+    Refusal::of_path(request.uri().path()).map(|refusal| refusal.error(bounds))
 }
 
 /// Whether a path can be read in one way only: no empty or dot segments, no parameters, no escapes. The id of a model, which comes

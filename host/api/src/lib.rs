@@ -3,8 +3,8 @@
 //! OpenAI's JSON exists only here. It does not know engines, pages, policies or TOML: it asks the node.
 //!
 //! ```text
-//! connection -> guard (path, id, panic) -> access (per route) -> json (checked request) -> node.submit
-//!                                                          frames <- script <- events <-+
+//! socket -> gate (heads) -> hyper -> guard (path, id, panic) -> access (per route) -> json (checked request) -> node.submit
+//!                                                                            frames <- script <- events <-+
 //! ```
 #![forbid(unsafe_code)]
 
@@ -15,6 +15,7 @@ mod chunks;
 mod error;
 #[cfg(feature = "fault-injection")]
 mod faults;
+mod gate;
 mod guard;
 mod json;
 mod openai;

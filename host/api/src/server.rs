@@ -8,8 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper::service::{Service as _, service_fn};
+use hyper_util::rt::TokioIo;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
@@ -17,12 +20,11 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
+use crate::gate::{Bounds, Gate, MAX_HEADERS, Turn, until_answered};
 use crate::routes;
 use crate::stall::StallGuard;
 use crate::state::Api;
 
-/// Headers of one request.
-const MAX_HEADERS: usize = 100;
 /// How often a drain looks whether it is done.
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
 /// For what is still being written when everything else has ended.
@@ -175,13 +177,22 @@ async fn serve(stream: TcpStream, router: Router, api: Api, watcher: Watcher) {
         tracing::debug!(%error, "TCP_NODELAY");
     }
     let options = &api.options;
+    let bounds = Bounds { head_bytes: options.max_header_bytes, headers: MAX_HEADERS, timeout: options.header_timeout };
+    let turn = Arc::new(Turn::default());
+    let gate = Gate::new(StallGuard::new(stream, options.write_timeout), bounds, turn.clone());
+    let router = TowerToHyperService::new(router);
+    let answer = |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(bounds);
+        let (answering, turn) = (router.call(request), turn.clone());
+        async move { answering.await.map(|answer| until_answered(turn, answer)) }
+    };
+    // The gate has judged heads and their time already; what hyper bounds here are trailers and its own buffer.
     let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(options.header_timeout)
+        .header_read_timeout(None)
         .max_headers(MAX_HEADERS)
         .max_header_size(options.max_header_bytes)
         .max_buf_size(options.max_header_bytes.max(MIN_BUFFER_BYTES))
-        .serve_connection(TokioIo::new(StallGuard::new(stream, options.write_timeout)), TowerToHyperService::new(router));
+        .serve_connection(TokioIo::new(gate), service_fn(answer));
     if let Err(error) = watcher.watch(connection).await {
         tracing::debug!(%error, "a connection ended early");
     }

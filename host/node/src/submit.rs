@@ -17,6 +17,7 @@ use crate::admission::{NoPlace, Place};
 use crate::generation::{Generation, Parts, Wire};
 use crate::ids::random_u64;
 use crate::lanes::Lane;
+use crate::metrics::{Metrics, Outcome};
 use crate::node::{Inner, Node};
 use crate::request::{ContextLength, GenerateRequest, PolicyGenerations, RequestError, Started};
 use crate::stopwatch::Stopwatch;
@@ -56,6 +57,17 @@ impl Drop for Placed {
     }
 }
 
+/// Counts a client that went away while its request was still on its way into an engine; from there on the request's task counts.
+struct Leaving<'a>(Option<&'a Metrics>);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        if let Some(metrics) = self.0 {
+            metrics.ended(Outcome::Abort);
+        }
+    }
+}
+
 enum NotPlaced {
     /// The route policy wants to be asked again after so many milliseconds.
     Hold(u32),
@@ -74,7 +86,9 @@ impl Node {
     /// # Errors
     /// Where the request cannot be served now or ever; nothing is left of it then.
     pub async fn submit(&self, request: GenerateRequest) -> Result<Generation, RequestError> {
+        let mut leaving = Leaving(Some(&self.inner.metrics));
         let result = self.try_submit(request).await;
+        leaving.0 = None;
         if result.is_err() {
             self.inner.metrics.refused.add(1);
         }

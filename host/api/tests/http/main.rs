@@ -5,3 +5,4 @@ mod answers;
 mod operations;
 mod refusals;
 mod support;
+mod wire;

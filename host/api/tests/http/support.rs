@@ -94,6 +94,22 @@ impl Rig {
         post(self.public, path, &[], body.to_string().as_bytes()).await
     }
 
+    /// Waits until a sequence holds pages: before that, a client that leaves takes nothing along.
+    pub(crate) async fn runs(&self) {
+        let busy = || self.node.engine().snapshot().pools.iter().any(|pool| pool.pinned_pages > 0);
+        eventually("a sequence holds pages", busy).await;
+    }
+
+    /// Waits until `/metrics` holds a line. Counts follow pages: a request's task ends after the engine has let go.
+    pub(crate) async fn counts(&self, line: &str) {
+        let scraping = async {
+            while !get(self.public, "/metrics").await.body.contains(line) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        assert!(tokio::time::timeout(PATIENCE, scraping).await.is_ok(), "did not come true: {line}");
+    }
+
     /// Waits until no request and no page is in use.
     pub(crate) async fn settles(&self) {
         let idle = || {
@@ -246,17 +262,32 @@ pub(crate) async fn send(to: SocketAddr, bytes: &[u8]) -> Answer {
 }
 
 fn parse(received: &[u8]) -> Answer {
-    let end =
-        received.windows(4).position(|w| w == b"\r\n\r\n").unwrap_or_else(|| panic!("{}", String::from_utf8_lossy(received)));
-    let head = std::str::from_utf8(&received[..end]).unwrap();
-    let mut lines = head.split("\r\n");
-    let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
-    let split = |line: &str| line.split_once(": ").map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned())).unwrap();
-    let headers: BTreeMap<String, String> = lines.map(split).collect();
-    let body = &received[end + 4..];
-    let chunked = headers.get("transfer-encoding").is_some_and(|v| v == "chunked");
-    let body = if chunked { unchunk(body) } else { body.to_vec() };
-    Answer { status, headers, body: String::from_utf8(body).unwrap() }
+    let mut answers = parse_answers(received);
+    assert_eq!(answers.len(), 1, "{}", String::from_utf8_lossy(received));
+    answers.remove(0)
+}
+
+/// All answers of a connection. One without a length lasts to the end.
+pub(crate) fn parse_answers(mut received: &[u8]) -> Vec<Answer> {
+    let mut answers = Vec::new();
+    while !received.is_empty() {
+        let end =
+            received.windows(4).position(|w| w == b"\r\n\r\n").unwrap_or_else(|| panic!("{}", String::from_utf8_lossy(received)));
+        let head = std::str::from_utf8(&received[..end]).unwrap();
+        let mut lines = head.split("\r\n");
+        let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+        let split =
+            |line: &str| line.split_once(": ").map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned())).unwrap();
+        let headers: BTreeMap<String, String> = lines.map(split).collect();
+        let body = &received[end + 4..];
+        let length = headers.get("content-length").map_or(body.len(), |v| v.parse().unwrap());
+        let (body, rest) = body.split_at(length);
+        received = rest;
+        let chunked = headers.get("transfer-encoding").is_some_and(|v| v == "chunked");
+        let body = if chunked { unchunk(body) } else { body.to_vec() };
+        answers.push(Answer { status, headers, body: String::from_utf8(body).unwrap() });
+    }
+    answers
 }
 
 fn unchunk(mut rest: &[u8]) -> Vec<u8> {
