@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import resource
 import signal
 import socket
 import subprocess
@@ -93,7 +94,7 @@ class Answer:
 class Server:
     """One running `millrace serve`."""
 
-    def __init__(self, directory, binary="millrace", extra="", server="", pages=512, max_waiting=64):
+    def __init__(self, directory, binary="millrace", extra="", server="", pages=512, max_waiting=64, files=None):
         self.port, self.admin_port = free_port(), free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.admin = f"http://127.0.0.1:{self.admin_port}"
@@ -104,7 +105,8 @@ class Server:
         self.log_path = directory / f"server-{self.port}.log"
         with open(self.log_path, "wb") as log:
             command = [str(BINARIES / binary), "serve", "-c", str(self.config)]
-            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+            limit = files and (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files)))
+            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, preexec_fn=limit)
 
     def wait_ready(self, patience_s=120):
         deadline = time.monotonic() + patience_s

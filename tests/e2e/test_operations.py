@@ -5,6 +5,7 @@ import http.client
 import json
 import re
 import signal
+import socket
 import threading
 import time
 
@@ -172,6 +173,21 @@ def test_the_queue_is_bounded(start):
     assert int(refused.headers["Retry-After"]) >= 1 and refused.json["error"]["message"]
     server.wait_for(lambda: server.pages_in_use() == 0)
     assert server.complete("hi", max_tokens=1).status == 200
+
+
+def test_a_flood_of_connections_locks_nobody_out(start):
+    """With 256 files to open and 400 sockets that say nothing, probes and operators are answered, and clients once it is over."""
+    server = start(files=256, server="header_timeout_ms = 600000")
+    assert "server.max_connections = 1024" in server.log(), "says that the limit is in the way"
+    flood = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(400)]
+    for path in ("/live", "/ready", "/metrics"):
+        assert server.get(path).status == 200
+    assert server.request("GET", f"{server.admin}/admin/status").status == 200
+    refused = server.complete("hi", max_tokens=1)
+    assert refused.status == 429 and refused.headers["Retry-After"] == "1"
+    for connection in flood:
+        connection.close()
+    server.wait_for(lambda: server.complete("hi", max_tokens=1).status == 200)
 
 
 def test_a_small_pool_preempts_and_the_answers_do_not_change(start):

@@ -8,6 +8,7 @@ use axum::middleware::Next;
 use axum::response::IntoResponse;
 use millrace_node::key_matches;
 
+use crate::door::Spare;
 use crate::error::ApiError;
 use crate::state::Api;
 
@@ -24,8 +25,10 @@ pub(crate) enum Access {
 
 /// Lets a request through to its handler or answers 401.
 pub(crate) async fn check(State((api, access)): State<(Api, Access)>, mut request: Request, next: Next) -> Response<Body> {
+    let spare = request.extensions().get::<Spare>().is_some();
     let allowed = match access {
         Access::Open => Ok(()),
+        _ if spare => Err(ApiError::no_connection()),
         Access::Tenant => tenant(&api, &mut request),
         Access::Admin => admin(&api, request.headers()),
     };

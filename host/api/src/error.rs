@@ -131,6 +131,13 @@ impl ApiError {
         }
     }
 
+    /// 429: the request came on a connection beyond the listener's bound.
+    pub fn no_connection() -> Self {
+        let message =
+            "All connections of this server are in use. Try again soon, and send requests over connections that are kept.";
+        busy("too_many_connections", message.to_owned(), 1_000)
+    }
+
     pub fn loading() -> Self {
         Self {
             code: Some("model_loading"),

@@ -13,6 +13,7 @@ use axum::response::IntoResponse;
 use futures_util::FutureExt as _;
 use tracing::Instrument as _;
 
+use crate::door::Spare;
 use crate::error::{ApiError, printable};
 use crate::gate::{Bounds, REFUSE, Refusal};
 use crate::state::Api;
@@ -30,8 +31,8 @@ pub(crate) async fn guard(State(api): State<Api>, request: Request, next: Next) 
     let started = Instant::now();
     let id = request_id(&api, request.headers());
     let (method, path) = (request.method().clone(), printable(request.uri().path(), 128));
-    // The gate does not follow chunks, so it could not tell where the next request begins.
-    let is_last = request.headers().contains_key(TRANSFER_ENCODING);
+    // The gate does not follow chunks, so it could not tell where the next request begins. A spare connection has one request.
+    let is_last = request.headers().contains_key(TRANSFER_ENCODING) || request.extensions().get::<Spare>().is_some();
     #[cfg(feature = "fault-injection")]
     let request = tagged(request, &id);
     let span = tracing::info_span!("request", id = id.to_str().unwrap_or_default());

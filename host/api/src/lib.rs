@@ -3,7 +3,7 @@
 //! OpenAI's JSON exists only here. It does not know engines, pages, policies or TOML: it asks the node.
 //!
 //! ```text
-//! socket -> gate (heads) -> hyper -> guard (path, id, panic) -> access (per route) -> json (checked request) -> node.submit
+//! socket -> door (bounds) -> gate (heads) -> hyper -> guard (path, id, panic) -> access (per route) -> json (checked request) -> node.submit
 //!                                                                            frames <- script <- events <-+
 //! ```
 #![forbid(unsafe_code)]
@@ -12,6 +12,7 @@ mod access;
 mod admin;
 mod body;
 mod chunks;
+mod door;
 mod error;
 #[cfg(feature = "fault-injection")]
 mod faults;
@@ -27,6 +28,7 @@ mod stall;
 mod state;
 mod system;
 
+pub use door::SPARE_CONNECTIONS;
 pub use error::{ApiError, Retry};
 pub use server::{BindError, Running, Server};
 pub use state::{Api, ApiOptions};

@@ -104,6 +104,7 @@ mod tests {
             body_timeout: Duration::from_secs(1),
             write_timeout: Duration::from_secs(1),
             max_connections: 1,
+            max_admin_connections: 1,
             max_component_bytes: 1,
             admin_key: None,
         })

@@ -1,4 +1,4 @@
-//! Two listeners: connections within bounds of number, time and size, and an end in good order.
+//! Two listeners, each with its own door, and an end in good order.
 //!
 //! Only HTTP/1.1: TLS and HTTP/2 are a proxy's. It does not know routes.
 
@@ -7,32 +7,20 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use hyper::Request;
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::{Service as _, service_fn};
-use hyper_util::rt::TokioIo;
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
-use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use hyper_util::server::graceful::GracefulShutdown;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use crate::gate::{Bounds, Gate, MAX_HEADERS, Turn, until_answered};
+use crate::door::Door;
 use crate::routes;
-use crate::stall::StallGuard;
 use crate::state::Api;
 
 /// How often a drain looks whether it is done.
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
 /// For what is still being written when everything else has ended.
 const LAST_WRITES: Duration = Duration::from_secs(1);
-/// For the read buffer of a connection: bodies come through it as well.
-const MIN_BUFFER_BYTES: usize = 64 << 10;
-/// After a failed accept, most often for want of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Bound listeners that do not answer yet.
 pub struct Server {
@@ -58,7 +46,7 @@ pub struct Running {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Closing {
+pub(crate) enum Closing {
     No,
     Yes,
 }
@@ -90,10 +78,13 @@ impl Server {
     pub fn start(self) -> Running {
         let (closing, closed) = watch::channel(Closing::No);
         let graceful = Arc::new(GracefulShutdown::new());
-        let slots = Arc::new(Semaphore::new(self.api.options.max_connections.clamp(1, Semaphore::MAX_PERMITS)));
-        let listeners = [(self.public, routes::public(&self.api)), (self.admin, routes::admin(&self.api))];
-        let open = |(listener, router)| {
-            let door = Door { api: self.api.clone(), router, slots: slots.clone(), graceful: graceful.clone() };
+        let (options, api) = (&self.api.options, &self.api);
+        let listeners = [
+            (self.public, routes::public(api), options.max_connections),
+            (self.admin, routes::admin(api), options.max_admin_connections),
+        ];
+        let open = |(listener, router, max_connections)| {
+            let door = Door::new(api.clone(), router, max_connections, graceful.clone());
             tokio::spawn(door.accept(listener, closed.clone()))
         };
         let doors = listeners.into_iter().map(open).collect();
@@ -131,69 +122,5 @@ impl Running {
         if tokio::time::timeout(rest, graceful.shutdown()).await.is_err() {
             tracing::warn!("some clients did not read their last bytes in time");
         }
-    }
-}
-
-/// One listener's way in.
-struct Door {
-    api: Api,
-    router: Router,
-    slots: Arc<Semaphore>,
-    graceful: Arc<GracefulShutdown>,
-}
-
-impl Door {
-    async fn accept(self, listener: TcpListener, mut closed: watch::Receiver<Closing>) {
-        loop {
-            // The place comes first: who finds none waits in the backlog and costs nothing.
-            let next = async {
-                let place = self.slots.clone().acquire_owned().await;
-                (place, listener.accept().await)
-            };
-            let accepted = tokio::select! {
-                _ = closed.wait_for(|c| *c == Closing::Yes) => return,
-                accepted = next => accepted,
-            };
-            let (Ok(place), Ok((stream, _))) = accepted else {
-                sleep(ACCEPT_PAUSE).await;
-                continue;
-            };
-            if let Some(node) = self.api.loaded() {
-                node.metrics().http_connections.add(1);
-            }
-            let serving = serve(stream, self.router.clone(), self.api.clone(), self.graceful.watcher());
-            tokio::spawn(async move {
-                serving.await;
-                drop(place);
-            });
-        }
-    }
-}
-
-/// One connection to its end. Dropping its response body is how a client that went away is noticed.
-async fn serve(stream: TcpStream, router: Router, api: Api, watcher: Watcher) {
-    // Tokens are small and each is to arrive at once.
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "TCP_NODELAY");
-    }
-    let options = &api.options;
-    let bounds = Bounds { head_bytes: options.max_header_bytes, headers: MAX_HEADERS, timeout: options.header_timeout };
-    let turn = Arc::new(Turn::default());
-    let gate = Gate::new(StallGuard::new(stream, options.write_timeout), bounds, turn.clone());
-    let router = TowerToHyperService::new(router);
-    let answer = |mut request: Request<Incoming>| {
-        request.extensions_mut().insert(bounds);
-        let (answering, turn) = (router.call(request), turn.clone());
-        async move { answering.await.map(|answer| until_answered(turn, answer)) }
-    };
-    // The gate has judged heads and their time already; what hyper bounds here are trailers and its own buffer.
-    let connection = http1::Builder::new()
-        .header_read_timeout(None)
-        .max_headers(MAX_HEADERS)
-        .max_header_size(options.max_header_bytes)
-        .max_buf_size(options.max_header_bytes.max(MIN_BUFFER_BYTES))
-        .serve_connection(TokioIo::new(gate), service_fn(answer));
-    if let Err(error) = watcher.watch(connection).await {
-        tracing::debug!(%error, "a connection ended early");
     }
 }

@@ -19,8 +19,10 @@ pub struct ApiOptions {
     pub body_timeout: Duration,
     /// How long a write may wait for a client that does not read.
     pub write_timeout: Duration,
-    /// Over both listeners.
+    /// On the public listener, beside [`SPARE_CONNECTIONS`](crate::SPARE_CONNECTIONS) for probes.
     pub max_connections: usize,
+    /// On the admin listener, beside as many spare ones.
+    pub max_admin_connections: usize,
     /// Of a policy's component.
     pub max_component_bytes: usize,
     /// SHA-256 of the key of the admin listener; `None`: anyone who reaches it.

@@ -6,6 +6,7 @@ mod check;
 mod eval;
 mod keys;
 mod plan;
+mod open_files;
 mod serve;
 
 use std::process::ExitCode;

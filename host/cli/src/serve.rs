@@ -12,7 +12,7 @@ use millrace_node::{Node, PolicyKind};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-use crate::{Failure, check};
+use crate::{Failure, check, open_files};
 
 /// How long a write may wait for a client that does not read.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -115,7 +115,8 @@ fn api_options(config: &Config) -> ApiOptions {
         header_timeout: Duration::from_millis(server.header_timeout_ms),
         body_timeout: Duration::from_millis(server.body_timeout_ms),
         write_timeout: WRITE_TIMEOUT,
-        max_connections: server.max_connections as usize,
+        max_connections: open_files::fitting(server.max_connections, server.max_admin_connections) as usize,
+        max_admin_connections: server.max_admin_connections as usize,
         max_component_bytes: (largest_mib as usize).saturating_mul(1 << 20),
         admin_key: match &server.admin {
             AdminAccess::Open => None,

@@ -48,8 +48,9 @@ pub struct Server {
     pub body_timeout_ms: u64,
     /// From the end of the body to the last token.
     pub request_timeout_ms: u64,
-    /// Over both listeners.
+    /// On the public listener.
     pub max_connections: u32,
+    pub max_admin_connections: u32,
     /// How long running requests may go on after SIGTERM.
     pub drain_timeout_ms: u64,
     pub log_format: LogFormat,

@@ -50,6 +50,9 @@ pub const REQUEST_TIMEOUT_MS: Bounded = bounded(600 * SECOND_MS, 100, 24 * HOUR_
 /// 1024: the file descriptor limit that many systems start with is 1024 or more, and at 32 KiB of headers each this is 32 MiB.
 pub const MAX_CONNECTIONS: Bounded = bounded(1024, 1, 1 << 20);
 
+/// 32: operators, probes and scrapers are few. A bound of its own, so that no flood of clients keeps them out.
+pub const MAX_ADMIN_CONNECTIONS: Bounded = bounded(32, 1, 1 << 16);
+
 /// 25 s: below the 30 s that Kubernetes grants between SIGTERM and SIGKILL, with room for the last writes.
 pub const DRAIN_TIMEOUT_MS: Bounded = bounded(25 * SECOND_MS, 0, HOUR_MS);
 

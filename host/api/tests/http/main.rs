@@ -2,6 +2,7 @@
 //! between the socket and the engine is the one that serves.
 
 mod answers;
+mod floods;
 mod operations;
 mod refusals;
 mod support;

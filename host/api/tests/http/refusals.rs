@@ -73,8 +73,6 @@ async fn slow_clients_lose_their_connection() {
     let mut silent = TcpStream::connect(rig.public).await.unwrap();
     let mut dripping = TcpStream::connect(rig.public).await.unwrap();
     dripping.write_all(b"GET /live HTTP/1.1\r\nHo").await.unwrap();
-    // Both places are taken: this one waits until a timeout frees one.
-    assert_eq!(get(rig.public, "/live").await.status, 200);
     let mut rest = Vec::new();
     silent.read_to_end(&mut rest).await.unwrap();
     dripping.read_to_end(&mut rest).await.unwrap();

@@ -117,6 +117,8 @@ pub struct Metrics {
     /// Counted by whoever speaks HTTP.
     pub http_responses: StatusClasses,
     pub http_connections: Counter,
+    /// Of these, the ones beyond a listener's bound.
+    pub http_spare_connections: Counter,
     pub auth_failures: Counter,
 }
 
@@ -141,6 +143,7 @@ impl Default for Metrics {
             request_generation_tokens: Histogram::new(TOKENS),
             http_responses: StatusClasses::default(),
             http_connections: Counter::default(),
+            http_spare_connections: Counter::default(),
             auth_failures: Counter::default(),
         }
     }

@@ -102,6 +102,8 @@ impl Metrics {
             out.sample("millrace_http_responses_total", &[("class", class)], count as f64);
         }
         out.counter("millrace_http_connections_total", "Connections accepted.", &[], self.http_connections.get());
+        let spare = self.http_spare_connections.get();
+        out.counter("millrace_http_spare_connections_total", "Connections beyond the bound, for probes alone.", &[], spare);
         out.counter("millrace_auth_failures_total", "Requests without a valid key.", &[], self.auth_failures.get());
         out.gauge("millrace_ready", "1 while new requests are taken.", &[], f64::from(scrape.ready));
         out.gauge("millrace_uptime_seconds", "Since the node started.", &[], scrape.uptime_s);
