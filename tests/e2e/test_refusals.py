@@ -118,6 +118,7 @@ tier = "bulk"
 """
     server = start(extra=tenants)
     check(server.chat("hi"), 401)
+    assert server.chat("hi").headers["WWW-Authenticate"] == "Bearer"
     check(server.chat("hi", {"Authorization": "Bearer wrong"}), 401)
     check(server.chat("hi", {"Authorization": "Bearer "}), 401)
     check(server.get("/v1/models"), 401)

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use axum::http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{Response, StatusCode};
 use axum::response::IntoResponse;
 use millrace_node::{GenerateError, RequestError};
@@ -171,6 +171,10 @@ impl IntoResponse for ApiError {
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if self.status == StatusCode::UNAUTHORIZED {
+            // RFC 9110, 15.5.2: an answer 401 names the scheme that would do.
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
         match self.retry {
             Retry::Unsaid => {}
             Retry::AfterMs(ms) => {
@@ -274,6 +278,8 @@ mod tests {
         let response = ApiError::draining().into_response();
         assert_eq!(response.status(), 503);
         assert_eq!(response.headers()["retry-after"], "5");
+        assert!(!response.headers().contains_key("www-authenticate"));
+        assert_eq!(ApiError::unauthorized().into_response().headers()["www-authenticate"], "Bearer");
     }
 
     #[test]

@@ -123,6 +123,7 @@ async fn keys_open_their_tenant_and_nothing_else() {
     for wrong in ["Bearer key-c", "Bearer key-root", "Bearer ", "Bearer", "key-a", "Basic key-a", "Bearer  key-a"] {
         let answer = with(wrong).await;
         assert_eq!((answer.status, answer.error("code").as_str()), (401, "invalid_api_key"), "{wrong}");
+        assert_eq!(answer.headers["www-authenticate"], "Bearer");
         assert!(!answer.body.contains("key-"));
     }
     assert_eq!(post(rig.public, COMPLETIONS, &[], body.as_bytes()).await.status, 401);
@@ -133,7 +134,8 @@ async fn keys_open_their_tenant_and_nothing_else() {
         assert_eq!(get(rig.public, path).await.status, 200, "{path}");
     }
     for path in ["/admin/policies", "/admin/status"] {
-        assert_eq!(get(rig.admin, path).await.status, 401, "{path}");
+        let refused = get(rig.admin, path).await;
+        assert_eq!((refused.status, refused.headers["www-authenticate"].as_str()), (401, "Bearer"), "{path}");
         let keyed = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer key-root\r\n\r\n");
         assert_eq!(send(rig.admin, keyed.as_bytes()).await.status, 200, "{path}");
         let tenant = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer key-a\r\n\r\n");
