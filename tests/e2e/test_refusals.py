@@ -68,6 +68,8 @@ def test_other_statuses(server):
     check(server.get("/v1/nothing"), 404)
     check(server.get("/v1/chat/completions"), 405)
     check(server.post("/v1/chat/completions", CHAT, {"Content-Type": "text/plain"}), 415)
+    check(server.post("/v1/chat/completions", CHAT, {"Content-Type": "application/x-www-form-urlencoded"}), 415)
+    check(server.post("/v1/chat/completions", CHAT, {"Origin": "https://evil.example"}), 403)
     check(server.post("/v1/chat/completions", CHAT, {"Content-Encoding": "gzip"}), 415)
     check(server.post("/v1/chat/completions", b'{"a":"' + b"x" * (64 << 20) + b'"}'), 413)
 

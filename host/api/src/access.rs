@@ -8,6 +8,7 @@ use axum::middleware::Next;
 use axum::response::IntoResponse;
 use millrace_node::key_matches;
 
+use crate::browser::from_another_site;
 use crate::door::Spare;
 use crate::error::ApiError;
 use crate::state::Api;
@@ -45,33 +46,27 @@ pub(crate) async fn check(State((api, access)): State<(Api, Access)>, mut reques
 
 fn tenant(api: &Api, request: &mut Request) -> Result<(), ApiError> {
     let node = api.loaded().ok_or_else(ApiError::loading)?;
-    let tenant = node.keys().tenant(bearer(request.headers())).ok_or_else(ApiError::unauthorized)?;
+    let keys = node.keys();
+    if keys.is_open() && from_another_site(request.headers(), &api.options.allowed_origins) {
+        return Err(ApiError::forbidden(
+            "This server asks for no key, so it takes no requests from web pages of other sites or for other host names. Name the \
+             site in `server.allowed_origins`, or give the deployment a [tenant.NAME] with a key.",
+        ));
+    }
+    let tenant = keys.tenant(bearer(request.headers())).ok_or_else(ApiError::unauthorized)?;
     request.extensions_mut().insert(tenant);
     Ok(())
 }
 
 fn admin(api: &Api, headers: &HeaderMap) -> Result<(), ApiError> {
     match &api.options.admin_key {
-        None if from_another_site(headers) => Err(ApiError::forbidden(
+        None if from_another_site(headers, &[]) => Err(ApiError::forbidden(
             "This admin listener has no key, so it takes no requests from web pages or for other host names. Set `admin_key_sha256`.",
         )),
         None => Ok(()),
         Some(wanted) if key_matches(bearer(headers).unwrap_or_default(), wanted) => Ok(()),
         Some(_) => Err(ApiError::unauthorized()),
     }
-}
-
-/// Whether a browser may have been made to send this: a page of another site names itself in `Origin` or `Sec-Fetch-Site`, and one
-/// that had its own name resolved to this machine (DNS rebinding) still sends that name as `Host`.
-fn from_another_site(headers: &HeaderMap) -> bool {
-    let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
-    let host = text("host").unwrap_or_default();
-    let name = host.rsplit_once(':').map_or(host, |(name, port)| if port.ends_with(']') { host } else { name });
-    let name = name.trim_start_matches('[').trim_end_matches(']');
-    let here = name.is_empty() || name.eq_ignore_ascii_case("localhost") || name.parse::<std::net::IpAddr>().is_ok();
-    let fetched = text("sec-fetch-site").is_some_and(|site| !matches!(site, "none" | "same-origin"));
-    let foreign = text("origin").is_some_and(|origin| origin.split_once("://").is_none_or(|(_, rest)| rest != host));
-    !here || fetched || foreign
 }
 
 /// The key of `Authorization: Bearer KEY`. The scheme's name is written in any case (RFC 9110, 11.1); the key is taken as it is.
@@ -98,24 +93,6 @@ mod tests {
             headers.append(AUTHORIZATION, HeaderValue::from_bytes(value).unwrap());
         }
         bearer(&headers).map(<[u8]>::to_vec)
-    }
-
-    #[test]
-    fn web_pages_of_other_sites_are_told_from_tools() {
-        let from = |pairs: &[(&'static str, &'static str)]| {
-            let mut headers = HeaderMap::new();
-            pairs.iter().for_each(|(name, value)| drop(headers.insert(*name, HeaderValue::from_static(value))));
-            from_another_site(&headers)
-        };
-        assert!(!from(&[]));
-        assert!(!from(&[("host", "127.0.0.1:8081")]));
-        assert!(!from(&[("host", "[::1]:8081")]));
-        assert!(!from(&[("host", "[::1]")]));
-        assert!(!from(&[("host", "localhost:8081"), ("origin", "http://localhost:8081"), ("sec-fetch-site", "same-origin")]));
-        assert!(from(&[("host", "evil.example:8081")]));
-        assert!(from(&[("host", "127.0.0.1:8081"), ("origin", "http://evil.example")]));
-        assert!(from(&[("host", "127.0.0.1:8081"), ("origin", "null")]));
-        assert!(from(&[("host", "127.0.0.1:8081"), ("sec-fetch-site", "cross-site")]));
     }
 
     #[test]

@@ -15,23 +15,26 @@ use crate::state::ApiOptions;
 const DISCARD_BYTES: usize = 256 << 20;
 const DISCARD_TIME: Duration = Duration::from_secs(5);
 
-/// A JSON body. Content types other than JSON's are refused; none at all is taken as JSON.
+/// A JSON body, said to be one. A browser sends other types, or none, for a page of any site without asking; for JSON's it asks first.
 ///
 /// # Errors
 /// 400, 408, 413 or 415.
 pub(crate) async fn read_json(options: &ApiOptions, request: Request) -> Result<String, ApiError> {
-    let headers = request.headers();
-    if let Some(kind) = headers.get(CONTENT_TYPE) {
-        let essence = kind.to_str().ok().and_then(|kind| kind.split(';').next()).map(str::trim);
-        let json =
-            essence.is_some_and(|e| e.eq_ignore_ascii_case("application/json") || e.to_ascii_lowercase().ends_with("+json"));
-        if !json {
-            return Err(ApiError::media_type("The body must be JSON: send `Content-Type: application/json`."));
-        }
+    if !is_json(request.headers()) {
+        return Err(ApiError::media_type(
+            "The body must be JSON: send `Content-Type: application/json` (with curl: -H 'Content-Type: application/json').",
+        ));
     }
     let bytes = read_bytes(request, options.max_body_bytes, options.body_timeout).await?;
     // `Bytes` that nobody else holds give their memory away without a copy.
     String::from_utf8(bytes.into()).map_err(|_| ApiError::bad_request("The request body is not UTF-8."))
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let mut kinds = headers.get_all(CONTENT_TYPE).iter();
+    let (Some(kind), None) = (kinds.next(), kinds.next()) else { return false };
+    let essence = kind.to_str().ok().and_then(|kind| kind.split(';').next()).map(str::trim);
+    essence.is_some_and(|e| e.eq_ignore_ascii_case("application/json") || e.to_ascii_lowercase().ends_with("+json"))
 }
 
 /// A body of at most `limit` bytes.

@@ -11,6 +11,7 @@
 mod access;
 mod admin;
 mod body;
+mod browser;
 mod chunks;
 mod door;
 mod error;

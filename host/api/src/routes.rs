@@ -7,7 +7,7 @@ use axum::routing::{MethodRouter, get, post};
 
 use crate::access::{self, Access};
 use crate::state::Api;
-use crate::{admin, guard, openai, system};
+use crate::{admin, browser, guard, openai, system};
 
 /// A router under construction.
 struct Routes {
@@ -39,9 +39,19 @@ impl Routes {
         })
     }
 
+    /// Lets web pages of the allowed origins use what was registered so far.
+    fn for_pages(mut self) -> Self {
+        let origins = &self.api.options.allowed_origins;
+        if !origins.is_empty() {
+            self.router = self.router.layer(browser::cors(origins));
+        }
+        self
+    }
+
     fn build(self) -> Router {
         tracing::debug!(routes = ?self.listed, "routes");
-        self.router.fallback(system::not_found).layer(from_fn_with_state(self.api.clone(), guard::guard)).with_state(self.api)
+        let guarded = from_fn_with_state(self.api.clone(), guard::guard);
+        self.router.fallback(system::not_found).layer(guarded).with_state(self.api)
     }
 }
 
@@ -78,7 +88,7 @@ fn admin_routes(api: &Api) -> Routes {
 
 /// What clients reach.
 pub(crate) fn public(api: &Api) -> Router {
-    public_routes(api).build()
+    public_routes(api).for_pages().build()
 }
 
 /// What operators reach.
@@ -105,6 +115,7 @@ mod tests {
             write_timeout: Duration::from_secs(1),
             max_connections: 1,
             max_admin_connections: 1,
+            allowed_origins: Vec::new(),
             max_component_bytes: 1,
             admin_key: None,
         })

@@ -23,6 +23,8 @@ pub struct ApiOptions {
     pub max_connections: usize,
     /// On the admin listener, beside as many spare ones.
     pub max_admin_connections: usize,
+    /// Sites whose pages may send requests and read the answers: `https://chat.example.com`.
+    pub allowed_origins: Vec<String>,
     /// Of a policy's component.
     pub max_component_bytes: usize,
     /// SHA-256 of the key of the admin listener; `None`: anyone who reaches it.

@@ -117,6 +117,7 @@ fn api_options(config: &Config) -> ApiOptions {
         write_timeout: WRITE_TIMEOUT,
         max_connections: open_files::fitting(server.max_connections, server.max_admin_connections) as usize,
         max_admin_connections: server.max_admin_connections as usize,
+        allowed_origins: server.allowed_origins.clone(),
         max_component_bytes: (largest_mib as usize).saturating_mul(1 << 20),
         admin_key: match &server.admin {
             AdminAccess::Open => None,

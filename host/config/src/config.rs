@@ -51,6 +51,8 @@ pub struct Server {
     /// On the public listener.
     pub max_connections: u32,
     pub max_admin_connections: u32,
+    /// Sites whose pages may use the public listener, as browsers write them: `https://chat.example.com`.
+    pub allowed_origins: Vec<String>,
     /// How long running requests may go on after SIGTERM.
     pub drain_timeout_ms: u64,
     pub log_format: LogFormat,

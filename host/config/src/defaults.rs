@@ -53,6 +53,9 @@ pub const MAX_CONNECTIONS: Bounded = bounded(1024, 1, 1 << 20);
 /// 32: operators, probes and scrapers are few. A bound of its own, so that no flood of clients keeps them out.
 pub const MAX_ADMIN_CONNECTIONS: Bounded = bounded(32, 1, 1 << 16);
 
+/// Each request with an origin is compared with all of them.
+pub const MAX_ALLOWED_ORIGINS: usize = 64;
+
 /// 25 s: below the 30 s that Kubernetes grants between SIGTERM and SIGKILL, with room for the last writes.
 pub const DRAIN_TIMEOUT_MS: Bounded = bounded(25 * SECOND_MS, 0, HOUR_MS);
 

@@ -29,6 +29,11 @@ impl KeyRing {
         ring
     }
 
+    /// Whether requests are served without a key.
+    pub fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
     /// The tenant of a key. `None` as a key is a request without one.
     pub fn tenant(&self, key: Option<&[u8]>) -> Option<TenantId> {
         if let Some(open) = self.open {

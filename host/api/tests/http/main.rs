@@ -4,6 +4,7 @@
 mod answers;
 mod floods;
 mod operations;
+mod pages;
 mod refusals;
 mod support;
 mod wire;

@@ -49,13 +49,13 @@ async fn wire_tricks_are_refused_and_the_server_lives() {
     let rig = Rig::start("[server]\nmax_body_bytes = 4096\n").await;
     let chunk = "1000\r\n".to_owned() + &" ".repeat(4096) + "\r\n";
     let large = format!(
-        "POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n{chunk}{chunk}0\r\n\r\n"
+        "POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n{chunk}{chunk}0\r\n\r\n"
     );
     assert_eq!(send(rig.public, large.as_bytes()).await.status, 413, "a chunked body is bounded too");
     for request in [
         "GET /live HTTP/1.1\r\nConnection: close\r\n\r\n",
         "GET /live HTTP/1.1\r\nHost: a\r\nHost: b\r\nConnection: close\r\n\r\n",
-        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
     ] {
         let answer = send(rig.public, request.as_bytes()).await;
         assert_eq!(answer.status, 400, "{request}");
@@ -76,7 +76,9 @@ async fn slow_clients_lose_their_connection() {
     let mut rest = Vec::new();
     silent.read_to_end(&mut rest).await.unwrap();
     dripping.read_to_end(&mut rest).await.unwrap();
-    let half = format!("POST {CHAT} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 100\r\n\r\n{{");
+    let half = format!(
+        "POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{{"
+    );
     let answer = send(rig.public, half.as_bytes()).await;
     assert_eq!((answer.status, answer.headers["x-should-retry"].as_str()), (408, "false"));
 }

@@ -140,6 +140,7 @@ fn options(config: &Config) -> ApiOptions {
         write_timeout: Duration::from_secs(5),
         max_connections: usize::try_from(server.max_connections).unwrap(),
         max_admin_connections: usize::try_from(server.max_admin_connections).unwrap(),
+        allowed_origins: server.allowed_origins.clone(),
         max_component_bytes: 1 << 20,
         admin_key: match &server.admin {
             AdminAccess::Open => None,

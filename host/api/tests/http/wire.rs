@@ -11,7 +11,7 @@ use crate::support::{CHAT, COMPLETIONS, PATIENCE, Rig, get, parse_answers, send}
 
 /// A request for one token, complete.
 fn completion(lines: &str, body: &str) -> String {
-    format!("POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n{lines}\r\n{body}")
+    format!("POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{lines}\r\n{body}")
 }
 
 const BODY: &str = r#"{"prompt":"a","max_tokens":1}"#;
@@ -193,7 +193,8 @@ async fn a_client_that_leaves_is_noticed_behind_what_it_sent_ahead() {
 async fn a_refused_body_does_not_take_the_answer_along() {
     let rig = Rig::start("[server]\nmax_body_bytes = 4096\n").await;
     // Larger than the sockets' buffers, so the client still sends when the answer is there.
-    let head = format!("POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n", 3 << 20);
+    let head =
+        format!("POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n", 3 << 20);
     let request = [head.as_bytes(), &vec![b' '; 3 << 20]].concat();
     assert_eq!(send(rig.public, &request).await.status, 415);
 }

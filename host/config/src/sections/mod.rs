@@ -10,6 +10,7 @@ mod base;
 mod lanes;
 mod limits;
 mod models;
+mod origins;
 mod policies;
 mod pools;
 mod server;

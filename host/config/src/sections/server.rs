@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use super::origins;
 use crate::defaults;
 use crate::digest::OF_NOTHING;
 use crate::reader::Section;
@@ -25,6 +26,7 @@ pub(super) fn read(section: &mut Section<'_, '_>, tenants: &[Tenant]) -> Server 
         body_timeout_ms: section.number("body_timeout_ms", defaults::BODY_TIMEOUT_MS),
         request_timeout_ms: section.number("request_timeout_ms", defaults::REQUEST_TIMEOUT_MS),
         max_connections: section.count("max_connections", defaults::MAX_CONNECTIONS),
+        allowed_origins: origins::read(section),
         max_admin_connections: section.count("max_admin_connections", defaults::MAX_ADMIN_CONNECTIONS),
         drain_timeout_ms: section.number("drain_timeout_ms", defaults::DRAIN_TIMEOUT_MS),
         log_format: section.choice("log_format", &[("text", LogFormat::Text), ("json", LogFormat::Json)], LogFormat::Text),
