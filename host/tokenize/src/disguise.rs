@@ -65,23 +65,31 @@ impl Disguise {
     /// # Errors
     /// [`TokenizeError::NoPrivateCharacterLeft`] when the messages use all private-use characters.
     pub(crate) fn apply(&self, messages: &[ChatMessage], reserved: &[char]) -> Result<Option<Disguised>, TokenizeError> {
-        let places: Vec<(BTreeSet<usize>, BTreeSet<usize>)> =
-            messages.iter().map(|message| (self.occurrences(&message.role), self.places_in_content(&message.content))).collect();
-        if places.iter().all(|(role, content)| role.is_empty() && content.is_empty()) {
+        let places: Vec<Places> = messages.iter().map(|message| self.places(message)).collect();
+        if places.iter().all(Places::are_none) {
             return Ok(None);
         }
-        let texts = messages.iter().flat_map(|message| [&message.role, &message.content]);
+        let texts = messages.iter().flat_map(|m| [&m.role, &m.content].into_iter().chain(&m.name));
         let used =
             texts.flat_map(|text| private_characters_in(text)).chain(self.private.iter().chain(reserved).copied()).collect();
         let mut stand_ins = StandIns { used, by_original: BTreeMap::new() };
         let mut disguised = Vec::with_capacity(messages.len());
-        for (message, (role, content)) in messages.iter().zip(&places) {
-            let role = stand_ins.exchange(&message.role, role)?;
-            let content = stand_ins.exchange(&message.content, content)?;
-            disguised.push(ChatMessage { role, content });
+        for (message, places) in messages.iter().zip(&places) {
+            let role = stand_ins.exchange(&message.role, &places.role)?;
+            let name = message.name.as_ref().map(|name| stand_ins.exchange(name, &places.name)).transpose()?;
+            let content = stand_ins.exchange(&message.content, &places.content)?;
+            disguised.push(ChatMessage { role, name, content });
         }
         let originals = stand_ins.by_original.into_iter().map(|(original, stand_in)| (stand_in, original)).collect();
         Ok(Some(Disguised { messages: disguised, originals }))
+    }
+
+    fn places(&self, message: &ChatMessage) -> Places {
+        Places {
+            role: self.occurrences(&message.role),
+            name: message.name.as_ref().map(|name| self.places_in_content(name)).unwrap_or_default(),
+            content: self.places_in_content(&message.content),
+        }
     }
 
     /// Where special tokens begin in `text`, overlapping ones included.
@@ -113,6 +121,19 @@ impl Disguise {
     fn begins_a_special(&self, text: &str) -> Option<usize> {
         let starts = text.char_indices().rev().map(|(at, _)| at).take_while(|&at| text.len() - at <= self.longest);
         starts.filter(|&at| text.get(at..).is_some_and(|tail| self.prefixes.contains(tail))).last()
+    }
+}
+
+/// Characters of a message that are exchanged.
+struct Places {
+    role: BTreeSet<usize>,
+    name: BTreeSet<usize>,
+    content: BTreeSet<usize>,
+}
+
+impl Places {
+    fn are_none(&self) -> bool {
+        self.role.is_empty() && self.name.is_empty() && self.content.is_empty()
     }
 }
 

@@ -14,6 +14,8 @@ use crate::disguise::private_characters_in;
 pub struct ChatMessage {
     /// system, user, assistant, ... : what the template knows.
     pub role: String,
+    /// Who of several participants in a role; for templates that tell them apart.
+    pub name: Option<String>,
     /// May be empty; it is never turned into "none".
     pub content: String,
 }
@@ -67,8 +69,7 @@ impl ChatTemplate {
     /// [`TokenizeError::TemplateRefused`] with the template's own words, [`TokenizeError::TemplateFailed`],
     /// [`TokenizeError::TemplateOutOfFuel`], [`TokenizeError::TemplateOutputTooLong`].
     pub fn render(&self, messages: &[ChatMessage]) -> Result<String, TokenizeError> {
-        let messages: Vec<Value> =
-            messages.iter().map(|message| context! { role => message.role, content => message.content }).collect();
+        let messages: Vec<Value> = messages.iter().map(value).collect();
         let context = context! {
             messages => messages,
             add_generation_prompt => true,
@@ -100,6 +101,15 @@ impl ChatTemplate {
             return TokenizeError::TemplateOutOfFuel { fuel: self.fuel };
         }
         TokenizeError::TemplateFailed { why: describe(error) }
+    }
+}
+
+/// A message as templates know it. Without a name it has no such field, not an empty one.
+fn value(message: &ChatMessage) -> Value {
+    let ChatMessage { role, name, content } = message;
+    match name {
+        None => context! { role => role, content => content },
+        Some(name) => context! { role => role, name => name, content => content },
     }
 }
 

@@ -88,7 +88,8 @@ impl Tokenizer {
     /// Those of [`ChatTemplate::render`], [`TokenizeError::TextTooLong`], [`TokenizeError::NoPrivateCharacterLeft`],
     /// [`TokenizeError::Encode`].
     pub fn encode_chat(&self, template: &ChatTemplate, messages: &[ChatMessage]) -> Result<Vec<u32>, TokenizeError> {
-        let bytes = messages.iter().fold(0_usize, |sum, m| sum.saturating_add(m.role.len()).saturating_add(m.content.len()));
+        let texts = messages.iter().flat_map(|m| [&m.role, &m.content].into_iter().chain(&m.name));
+        let bytes = texts.fold(0_usize, |sum, text| sum.saturating_add(text.len()));
         if bytes > self.max_text_bytes {
             return Err(TokenizeError::TextTooLong { bytes, limit: self.max_text_bytes });
         }

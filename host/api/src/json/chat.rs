@@ -9,10 +9,13 @@ use super::options::{self, Limits, Parsed};
 use super::unsupported;
 use crate::error::ApiError;
 
-static NAMES: LazyLock<Vec<&'static str>> = LazyLock::new(|| [&["messages"], options::NAMES, unsupported::NAMES].concat());
+static NAMES: LazyLock<Vec<&'static str>> =
+    LazyLock::new(|| [&["messages"], options::NAMES, &unsupported::names_in_chat()].concat());
 
-const MESSAGE: &[&str] = &["role", "content", "tool_calls", "function_call", "audio"];
-const PART: &[&str] = &["type", "text"];
+const MESSAGE: &[&str] = &["role", "content", "name", "tool_calls", "function_call", "audio", "refusal"];
+const PART: &[&str] = &["type", "text", "prompt_cache_breakpoint"];
+/// Of the name of a participant.
+const MAX_NAME_BYTES: usize = 256;
 
 /// # Errors
 /// 400 that names what is wrong.
@@ -30,7 +33,7 @@ pub(crate) fn parse_chat(body: &str, limits: &Limits) -> Result<Parsed, ApiError
 
 fn parse_message(raw: &str, index: usize) -> Result<ChatMessage, ApiError> {
     let fields = Fields::of_value(raw, MESSAGE, format!("messages[{index}]"))?;
-    for name in ["tool_calls", "function_call", "audio"] {
+    for name in ["tool_calls", "function_call", "audio", "refusal"] {
         if fields.raw(name).is_some_and(|raw| raw != "[]") {
             let path = fields.path(name);
             return Err(ApiError::unsupported(&path, format!("`{path}` is not supported yet; leave it out.")));
@@ -46,7 +49,8 @@ fn parse_message(raw: &str, index: usize) -> Result<ChatMessage, ApiError> {
         }
         _ => return Err(fields.error("role", "must be system, developer, user, assistant, tool or function")),
     };
-    Ok(ChatMessage { role, content: parse_content(&fields)? })
+    let name = fields.string("name", MAX_NAME_BYTES)?;
+    Ok(ChatMessage { role, name, content: parse_content(&fields)? })
 }
 
 /// A string, parts that are all text (joined as they come), or nothing.
@@ -65,6 +69,10 @@ fn parse_content(fields: &Fields<'_>) -> Result<String, ApiError> {
             let path = part.path("type");
             let message = format!("`{path}` is not supported: this model takes text parts only.");
             return Err(ApiError::unsupported(&path, message));
+        }
+        if part.raw("prompt_cache_breakpoint").is_some() {
+            let path = part.path("prompt_cache_breakpoint");
+            return Err(ApiError::unsupported(&path, format!("`{path}` is not supported yet; leave it out.")));
         }
         let text = part.string("text", usize::MAX)?.ok_or_else(|| part.error("text", "is missing"))?;
         content.push_str(&text);

@@ -9,7 +9,8 @@ use super::options::{self, Limits, Parsed};
 use super::unsupported;
 use crate::error::ApiError;
 
-static NAMES: LazyLock<Vec<&'static str>> = LazyLock::new(|| [&["prompt"], options::NAMES, unsupported::NAMES].concat());
+static NAMES: LazyLock<Vec<&'static str>> =
+    LazyLock::new(|| [&["prompt"], options::NAMES, &unsupported::names_in_completion()].concat());
 
 /// What OpenAI gives where the client does not say.
 const DEFAULT_MAX_TOKENS: u32 = 16;

@@ -150,7 +150,12 @@ fn parse_stream(fields: &Fields<'_>) -> Result<Stream, ApiError> {
     if !on {
         return Err(fields.error("stream_options", "is only for requests with `stream`: true"));
     }
-    let options = Fields::of_value(raw, &["include_usage", "continuous_usage_stats"], fields.path("stream_options"))?;
+    const NAMES: &[&str] = &["include_usage", "continuous_usage_stats", "include_obfuscation"];
+    let options = Fields::of_value(raw, NAMES, fields.path("stream_options"))?;
+    if options.boolean("include_obfuscation")? == Some(true) {
+        let path = options.path("include_obfuscation");
+        return Err(ApiError::unsupported(&path, format!("`{path}` is not supported yet; leave it out.")));
+    }
     let last = options.boolean("include_usage")?.unwrap_or(false);
     let everywhere = options.boolean("continuous_usage_stats")?.unwrap_or(false);
     Ok(Stream::On(match (last, everywhere) {

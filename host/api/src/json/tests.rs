@@ -52,7 +52,7 @@ fn a_known_field_comes_once() {
 #[test]
 fn unknown_fields_pass_whatever_they_hold() {
     let deep = format!("\"x\":{}{}", "[".repeat(50_000), "]".repeat(50_000));
-    for field in [r#""x":{"a":1}"#, r#""user":"someone""#, r#""x":1e400"#, r#""metadata":null,"store":true"#, &deep] {
+    for field in [r#""x":{"a":1}"#, r#""user":"someone""#, r#""x":1e400"#, r#""metadata":null,"made_up":true"#, &deep] {
         assert!(chat(&with(field)).is_ok(), "{}", field.chars().take(30).collect::<String>());
     }
 }
@@ -225,12 +225,32 @@ fn what_is_not_there_yet_is_refused_by_name() {
         ("bad_words", r#"["a"]"#),
         ("allowed_token_ids", "[1]"),
         ("cache_salt", r#""s""#),
+        ("suffix", r#""x""#),
+        ("store", "true"),
+        ("service_tier", r#""priority""#),
+        ("reasoning_effort", r#""low""#),
+        ("verbosity", r#""high""#),
+        ("web_search_options", "{}"),
+        ("prediction", r#"{"type":"content","content":"a"}"#),
+        ("moderation", r#"{"model":"m"}"#),
+        ("prompt_cache_options", r#"{"mode":"explicit"}"#),
+        ("prompt_cache_retention", r#""24h""#),
+        ("regex", r#""a+""#),
     ];
     for (field, value) in asks {
-        let result = chat(&with(&format!("\"{field}\":{value}")));
-        assert_eq!(result.as_ref().err().and_then(|e| e.code), Some("unsupported_parameter"), "{field}: {value}");
-        assert_refused(result, Some(field), field);
+        // Each is refused by both endpoints.
+        let template = matches!(field, "chat_template" | "chat_template_kwargs" | "documents") || field.contains("message");
+        let prompt = (!template && field != "add_generation_prompt").then(|| format!("{{\"prompt\":\"a\",\"{field}\":{value}}}"));
+        let completed = prompt.map(|body| completion(&body));
+        for result in [Some(chat(&with(&format!("\"{field}\":{value}")))), completed].into_iter().flatten() {
+            assert_eq!(result.as_ref().err().and_then(|e| e.code), Some("unsupported_parameter"), "{field}: {value}");
+            assert_refused(result, Some(field), field);
+        }
     }
+    assert_refused(chat(&with(r#""prompt":"a""#)), Some("prompt"), "a chat with a prompt");
+    assert_refused(completion(&format!(r#"{{"prompt":"a",{MESSAGES}}}"#)), Some("messages"), "a completion with messages");
+    let obfuscated = r#""stream":true,"stream_options":{"include_obfuscation":true}"#;
+    assert_refused(chat(&with(obfuscated)), Some("stream_options.include_obfuscation"), "obfuscation");
     let harmless = [
         r#""tool_choice":"none""#,
         r#""tool_choice":"auto""#,
@@ -242,6 +262,11 @@ fn what_is_not_there_yet_is_refused_by_name() {
         r#""echo":false"#,
         r#""modalities":["text"]"#,
         r#""parallel_tool_calls":true"#,
+        r#""parallel_tool_calls":false"#,
+        r#""user":"u","safety_identifier":"s","metadata":{"a":"b"}"#,
+        r#""store":false,"service_tier":"auto","reasoning_effort":"none","verbosity":"medium""#,
+        r#""suffix":"","prompt_cache_options":{"mode":"implicit"},"prompt_cache_retention":"in_memory""#,
+        r#""stream":true,"stream_options":{"include_obfuscation":false}"#,
         r#""cache_salt":"""#,
         r#""skip_special_tokens":true"#,
         r#""use_beam_search":false"#,
@@ -285,6 +310,10 @@ fn content_comes_in_every_shape_that_clients_send() {
         (r#"[{"text":"a"}]"#, "messages[0].content[0].type"),
         (r#"[{"type":"text"}]"#, "messages[0].content[0].text"),
         (r#"[{"type":"text","text":1}]"#, "messages[0].content[0].text"),
+        (
+            r#"[{"type":"text","text":"a","prompt_cache_breakpoint":{"mode":"explicit"}}]"#,
+            "messages[0].content[0].prompt_cache_breakpoint",
+        ),
         (r#"[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"x"}}]"#, "messages[0].content[1].type"),
     ] {
         let body = format!(r#"{{"messages":[{{"role":"user","content":{value}}}]}}"#);
@@ -308,10 +337,14 @@ fn roles_are_known_ones() {
         ("null", "messages[0]"),
         ("[]", "messages[0]"),
         (r#"{"role":"assistant","tool_calls":[{"id":"x"}]}"#, "messages[0].tool_calls"),
+        (r#"{"role":"assistant","refusal":"no"}"#, "messages[0].refusal"),
+        (r#"{"role":"user","content":"a","name":1}"#, "messages[0].name"),
     ] {
         assert_refused(chat(&format!(r#"{{"messages":[{message}]}}"#)), Some(param), message);
     }
-    assert!(chat(r#"{"messages":[{"role":"assistant","content":"a","tool_calls":[],"name":"x"}]}"#).is_ok());
+    let named = chat(r#"{"messages":[{"role":"assistant","content":"a","tool_calls":[],"refusal":null,"name":"x"}]}"#).unwrap();
+    let Prompt::Chat(named) = named.request.prompt else { panic!("chat gives messages") };
+    assert_eq!(named[0].name.as_deref(), Some("x"));
     for messages in ["[]", "{}", "\"hi\"", "1"] {
         assert_refused(chat(&format!(r#"{{"messages":{messages}}}"#)), Some("messages"), messages);
     }

@@ -7,7 +7,7 @@ fn disguise() -> Disguise {
 }
 
 fn user(content: &str) -> ChatMessage {
-    ChatMessage { role: "user".to_owned(), content: content.to_owned() }
+    ChatMessage { role: "user".to_owned(), name: None, content: content.to_owned() }
 }
 
 #[test]
@@ -47,10 +47,23 @@ fn neighbours_cannot_join_into_a_special_token() {
 
 #[test]
 fn roles_are_disguised_only_where_they_spell_a_whole_token() {
-    let role = |role: &str| ChatMessage { role: role.to_owned(), content: String::new() };
+    let role = |role: &str| ChatMessage { role: role.to_owned(), name: None, content: String::new() };
     assert!(disguise().apply(&[role("im_end|>")], &[]).unwrap().is_none());
     let disguised = disguise().apply(&[role("user<|im_end|>")], &[]).unwrap().unwrap();
     assert!(!disguised.messages[0].role.contains("<|im_end|>"));
+}
+
+#[test]
+fn names_are_disguised_like_contents() {
+    let named = |name: &str| ChatMessage { name: Some(name.to_owned()), ..user("hello") };
+    assert!(disguise().apply(&[named("alice")], &[]).unwrap().is_none());
+    for name in ["a<|im_end|>", "x<|im_", "end|>"] {
+        let disguised = disguise().apply(&[named(name)], &[]).unwrap().expect(name);
+        let hidden = disguised.messages[0].name.as_deref().unwrap();
+        assert!(disguise().occurrences(&format!("<|im_{hidden}end|>")).is_empty(), "{hidden:?}");
+        assert_eq!(disguised.restore(hidden), name);
+        assert_eq!(disguised.messages[0].content, "hello");
+    }
 }
 
 #[test]

@@ -90,7 +90,7 @@ fn a_message_of_special_tokens_is_near_linear() {
     let tokenizer = Tokenizer::from_gguf(&smollm2_vocab()).unwrap();
     let template = ChatTemplate::new("{% for m in messages %}{{ m.content }}{% endfor %}", "", "").unwrap();
     let encode = |repeats: usize| {
-        let message = ChatMessage { role: "user".to_owned(), content: "<|im_end|>".repeat(repeats) };
+        let message = ChatMessage { role: "user".to_owned(), name: None, content: "<|im_end|>".repeat(repeats) };
         let ids = tokenizer.encode_chat(&template, &[message]).unwrap();
         assert!(ids.len() >= repeats && ids.iter().all(|&id| !tokenizer.is_special(id)));
     };

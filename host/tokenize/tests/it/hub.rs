@@ -83,8 +83,10 @@ fn chat_with_a_template_that_writes_bos() {
     );
     let template = template.unwrap();
     let chat = |contents: &[&str]| {
-        let messages: Vec<ChatMessage> =
-            contents.iter().map(|content| ChatMessage { role: "user".to_owned(), content: (*content).to_owned() }).collect();
+        let messages: Vec<ChatMessage> = contents
+            .iter()
+            .map(|content| ChatMessage { role: "user".to_owned(), name: None, content: (*content).to_owned() })
+            .collect();
         tokenizer.encode_chat(&template, &messages).unwrap()
     };
     assert_eq!(chat(&["ab"]), [8, 5, 9]);
@@ -104,7 +106,7 @@ fn whole_words_first_do_not_bring_special_tokens_back() {
     let tokenizer = load(&file, &json!({})).unwrap();
     assert_eq!(tokenizer.encode("dcba").unwrap(), [8, 15]);
     let template = ChatTemplate::new("{{ messages[0].content }}", "", "").unwrap();
-    let spelled = ChatMessage { role: "user".to_owned(), content: "dcba".to_owned() };
+    let spelled = ChatMessage { role: "user".to_owned(), name: None, content: "dcba".to_owned() };
     assert_eq!(tokenizer.encode_chat(&template, &[spelled]).unwrap(), [3, 2, 1, 0]);
 }
 
@@ -156,7 +158,7 @@ fn sentence_piece_file() {
     // The space stays: an answer continues its prompt.
     assert_eq!(parts, [" hi", "", "é", "", " hi"]);
     let template = ChatTemplate::new("<s>{{ messages[0].content }}</s>", "<s>", "</s>").unwrap();
-    let message = ChatMessage { role: "user".to_owned(), content: "hi</s>".to_owned() };
+    let message = ChatMessage { role: "user".to_owned(), name: None, content: "hi</s>".to_owned() };
     let ids = tokenizer.encode_chat(&template, &[message]).unwrap();
     assert_eq!((ids[0], ids.last(), ids.iter().filter(|&&id| id == 2).count()), (1, Some(&2), 1));
 }

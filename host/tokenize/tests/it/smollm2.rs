@@ -13,7 +13,7 @@ fn template() -> ChatTemplate {
 }
 
 fn message(role: &str, content: &str) -> ChatMessage {
-    ChatMessage { role: role.to_owned(), content: content.to_owned() }
+    ChatMessage { role: role.to_owned(), name: None, content: content.to_owned() }
 }
 
 fn ids(value: &serde_json::Value) -> Vec<u32> {
@@ -37,8 +37,10 @@ fn prompts_get_the_ids_of_other_programs() {
         let got = match case.get("messages").and_then(|messages| messages.as_array()) {
             Some(messages) => {
                 let text = |message: &serde_json::Value, key: &str| message[key].as_str().unwrap().to_owned();
-                let messages: Vec<ChatMessage> =
-                    messages.iter().map(|m| ChatMessage { role: text(m, "role"), content: text(m, "content") }).collect();
+                let messages: Vec<ChatMessage> = messages
+                    .iter()
+                    .map(|m| ChatMessage { role: text(m, "role"), name: None, content: text(m, "content") })
+                    .collect();
                 tokenizer.encode_chat(&template, &messages).unwrap()
             }
             None => tokenizer.encode(case["prompt"].as_str().unwrap()).unwrap(),

@@ -5,7 +5,7 @@ use std::time::Instant;
 use millrace_tokenize::{ChatMessage, ChatTemplate, TokenizeError};
 
 fn message(role: &str, content: &str) -> ChatMessage {
-    ChatMessage { role: role.to_owned(), content: content.to_owned() }
+    ChatMessage { role: role.to_owned(), name: None, content: content.to_owned() }
 }
 
 fn render(source: &str, messages: &[ChatMessage]) -> Result<String, TokenizeError> {
@@ -28,6 +28,13 @@ fn variables_of_the_hub() {
     assert_eq!(rendered("{% if tools %}x{% endif %}{{ tools is none }} {{ documents is defined }}"), "True True");
     assert_eq!(rendered("{{ strftime_now is defined }}"), "False");
     assert_eq!(rendered("[{{ messages[1].content }}] [{{ messages[0]['content'] }}] {{ none }}"), "[] [hi] None");
+}
+
+#[test]
+fn a_name_is_there_where_one_was_given() {
+    let named = ChatMessage { name: Some("alice".to_owned()), ..message("user", "hi") };
+    let source = "{% for m in messages %}{{ m.name | default('-') }}{{ m.name is defined }} {% endfor %}";
+    assert_eq!(render(source, &[named, message("user", "hi")]).unwrap(), "aliceTrue -False ");
 }
 
 #[test]
