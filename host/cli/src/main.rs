@@ -62,6 +62,7 @@ fn main() -> ExitCode {
         Command::Eval(command) => command.run().map_err(Failure::from),
         Command::Plan(args) => plan::run(&args),
         Command::Bench(command) => command.run().map_err(Failure::from),
+        Command::Bench(command) => command.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

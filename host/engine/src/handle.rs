@@ -23,11 +23,20 @@ pub(crate) enum Command {
         pool: PoolId,
         reply: SyncSender<u32>,
     },
+    Hold(PoolId, Hold),
     #[cfg(feature = "fault-injection")]
     StealPage {
         victim: SeqId,
         reply: SyncSender<Result<(), String>>,
     },
+}
+
+/// Whether a pool may begin steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hold {
+    /// It begins none.
+    Held,
+    Free,
 }
 
 /// Commands that wait for the driver, and the bell that wakes it. Commands are bounded: jobs by the lanes' `max_waiting`,
@@ -148,6 +157,13 @@ impl EngineHandle {
     /// Ends a sequence: it is in no later plan, and its pages are free once the running step has passed.
     pub fn abort(&self, seq: SeqId) {
         self.shared.inbox.lock().commands.push_back(Command::Abort(seq));
+        self.shared.inbox.bell.notify_one();
+    }
+
+    /// From the driver's next pass on, a held pool plans no step; one that is planned already still runs. Sequences may be handed to
+    /// it all the while. For whoever wants them all in place before the first step, as a measurement does.
+    pub fn hold(&self, pool: PoolId, hold: Hold) {
+        self.shared.inbox.lock().commands.push_back(Command::Hold(pool, hold));
         self.shared.inbox.bell.notify_one();
     }
 

@@ -9,6 +9,7 @@ use millrace_policy::Table;
 use millrace_scheduler::{DecodeScheduler, Draft, PolicyCall, PrefillScheduler, StepPlan, TenantLedger};
 
 use crate::PoolFacts;
+use crate::handle::Hold;
 use crate::runner::StageRunner;
 use crate::step_times::StepTimes;
 
@@ -36,6 +37,7 @@ pub(crate) struct Pool {
     pub(crate) ended_us: Arc<AtomicU64>,
     pub(crate) last_rows: u32,
     pub(crate) healthy: bool,
+    pub(crate) hold: Hold,
 }
 
 impl Pool {
@@ -47,6 +49,9 @@ impl Pool {
     }
 
     pub(crate) fn plan(&mut self, now_us: u64, policy: &mut PolicyCall<'_>, tenants: &Table) -> Option<Draft> {
+        if self.hold == Hold::Held {
+            return None;
+        }
         match &mut self.scheduler {
             Scheduler::Prefill(s) => s.plan(now_us, policy, tenants),
             Scheduler::Decode(s) => s.plan(now_us, policy, tenants),

@@ -10,7 +10,7 @@ use millrace_scheduler::{DecodeScheduler, PrefillScheduler, TenantLedger};
 
 use crate::devices::Devices;
 use crate::driver::{Driver, Lane};
-use crate::handle::{Inbox, LaneGate, Shared};
+use crate::handle::{Hold, Inbox, LaneGate, Shared};
 use crate::handoff::{HandOff, Terms};
 use crate::jobs::JobTable;
 use crate::pool::{Pool, Scheduler};
@@ -122,6 +122,7 @@ fn build_pool(id: PoolId, spec: &PoolSpec, device: usize, boot_nonce: u16, share
         ended_us,
         last_rows: 0,
         healthy: true,
+        hold: Hold::Free,
     })
 }
 

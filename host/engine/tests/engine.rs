@@ -3,9 +3,12 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::{Rig, Setup, expected};
 use millrace_core::{KvFormat, PoolId};
 use millrace_engine::{JobError, ReadmitError, SubmitError, TagChecks};
+use millrace_engine::{Hold, JobError, SubmitError, TagChecks};
 
 /// Different prompts out of the fixture's ids.
 fn prompts(count: usize) -> Vec<Vec<u32>> {
@@ -44,6 +47,29 @@ fn a_sequence_does_not_care_who_shares_its_batch() {
     let streams: Vec<_> = prompts.iter().map(|p| rig.submit(p, 20).unwrap()).collect();
     let together: Vec<_> = streams.iter().map(|s| s.finish().unwrap()).collect();
     assert_eq!(together, alone);
+    rig.wait_until_empty(0);
+}
+
+#[test]
+fn a_held_pool_takes_sequences_and_runs_none_until_it_is_free() {
+    let rig = Rig::start(Setup::default());
+    let prompts = prompts(6);
+    let alone: Vec<_> = prompts.iter().map(|p| rig.generate(p, 9)).collect();
+    rig.wait_until_empty(0);
+    let before = rig.engine.snapshot();
+    rig.engine.hold(PoolId(1), Hold::Held);
+    let streams: Vec<_> = prompts.iter().map(|p| rig.submit(p, 9).unwrap()).collect();
+    let first: Vec<_> = streams.iter().map(|s| s.next().unwrap()).collect();
+    rig.wait_until("all are handed off", |now| now.counters.hand_offs == before.counters.hand_offs + 6);
+    // Long enough for many of the driver's looks.
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(rig.engine.snapshot().pools[1].steps, before.pools[1].steps);
+    rig.engine.hold(PoolId(1), Hold::Free);
+    let rest: Vec<_> = streams.iter().map(|s| s.finish().unwrap()).collect();
+    let together: Vec<Vec<u32>> = first.iter().zip(&rest).map(|(first, rest)| [&[*first], rest.as_slice()].concat()).collect();
+    assert_eq!(together, alone);
+    let steps = rig.engine.snapshot().pools[1].steps - before.pools[1].steps;
+    assert_eq!(steps, 8, "every step ran all of them");
     rig.wait_until_empty(0);
 }
 

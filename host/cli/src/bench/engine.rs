@@ -1,19 +1,25 @@
 //! `millrace bench engine`: what the engine does per second, without HTTP and text.
 //!
 //! Prefill: one request of P tokens and one output token; P / (submission to first token).
-//! Decode: B requests with short, different prompts; tokens of all streams / time, over the span in which all B streams run
-//! (from the last stream's second token to the first stream's last). Greedy, no stop tokens. Each test is warmed up once and
-//! repeated; the median counts.
+//! Decode: B requests with different prompts of D tokens. All of them go through prefill and are handed off before the decode pool
+//! begins its first step, so every step runs all B; tokens of all streams / time, from the second token of each to the last.
+//! Greedy, no stop tokens. Each test is warmed up once and repeated; the median counts.
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context as _, Result};
 use clap::Args;
 use millrace_core::{KvFormat, Precision, StagePrecision, StageRecipe};
 use serde_json::json;
 
 use super::lane::{BenchLane, LaneOptions};
-use super::report::{HEADER, Rates, TestResult, peak_rss_bytes};
+use super::memory::peak_rss_bytes;
+use super::report::{HEADER, Rates, TestResult};
+use super::room::Wanted;
+use crate::Failure;
+
+/// The first is prefill's, the second begins the time that is measured.
+const MIN_OUTPUT: usize = 4;
 
 #[derive(Args)]
 pub(crate) struct EngineArgs {
@@ -29,7 +35,7 @@ pub(crate) struct EngineArgs {
     /// Streams in decode.
     #[arg(short, long, value_delimiter = ',', default_value = "1,8,32")]
     batch: Vec<usize>,
-    /// Tokens in each stream's cache before the measured ones.
+    /// Tokens in each stream's cache before decode begins.
     #[arg(short, long, value_delimiter = ',', default_value = "8")]
     depth: Vec<usize>,
     /// Worker threads; 0: all that this process may use.
@@ -46,7 +52,7 @@ pub(crate) struct EngineArgs {
     kv: KvFormat,
     /// Tokens of a prefill chunk.
     #[arg(long, default_value_t = 512)]
-    chunk: u32,
+    chunk: usize,
     /// Measured repeats of each test.
     #[arg(short, long, default_value_t = 5)]
     repeats: usize,
@@ -67,25 +73,50 @@ pub(crate) fn parse_kv(text: &str) -> Result<KvFormat, String> {
     }
 }
 
-pub(crate) fn run(args: &EngineArgs) -> Result<()> {
-    ensure!(args.repeats >= 1 && args.output >= 4, "at least one repeat and four output tokens are needed to measure anything");
-    ensure!(args.batch.iter().chain(&args.prompt).chain(&args.depth).all(|&n| n >= 1), "batch, prompt and depth start at 1");
-    ensure!(args.chunk >= 1, "--chunk 0: at least one token per prefill step");
+pub(crate) fn run(args: &EngineArgs) -> Result<(), Failure> {
+    let wanted = wanted(args).map_err(Failure::Usage)?;
     let prefill_kv = if args.kv == KvFormat::F32 { KvFormat::F32 } else { KvFormat::Bf16 };
     let precision = Precision {
         prefill: StagePrecision { recipe: args.prefill_weights, kv: prefill_kv },
         decode: StagePrecision { recipe: args.decode_weights, kv: args.kv },
     };
-    let longest = args.prompt.iter().copied().chain(args.depth.iter().map(|d| d + args.output)).max().unwrap_or(1);
-    let streams = args.batch.iter().copied().max().unwrap_or(1);
-    let options = LaneOptions { precision, threads: args.threads, chunk: args.chunk, streams, longest, tags: args.tags };
-    let lane = BenchLane::start(&args.model, &options).context("cannot start the engine")?;
+    let options = LaneOptions { precision, threads: args.threads, wanted, tags: args.tags };
+    let lane = BenchLane::start(&args.model, &options)?;
     if !args.json {
         println!("{}\n{HEADER}", lane.description());
     }
+    let results = measure(args, &lane)?;
+    if args.json {
+        print_json(args, &lane, &precision, &results);
+    }
+    Ok(())
+}
+
+/// # Errors
+/// Numbers with which nothing can be measured.
+fn wanted(args: &EngineArgs) -> Result<Wanted, String> {
+    if args.repeats == 0 {
+        return Err("-r 0: at least one repeat is needed".to_owned());
+    }
+    if args.output < MIN_OUTPUT {
+        return Err(format!("-n {}: at least {MIN_OUTPUT} tokens are needed to measure anything", args.output));
+    }
+    for (option, numbers) in [("-p", &args.prompt), ("-b", &args.batch), ("-d", &args.depth)] {
+        if numbers.contains(&0) {
+            return Err(format!("{option} 0: numbers start at 1"));
+        }
+    }
+    if args.chunk == 0 {
+        return Err("--chunk 0: at least one token per prefill step".to_owned());
+    }
+    let (prompts, batches, depths) = (args.prompt.clone(), args.batch.clone(), args.depth.clone());
+    Ok(Wanted { prompts, batches, depths, output: args.output, chunk: args.chunk })
+}
+
+fn measure(args: &EngineArgs, lane: &BenchLane) -> Result<Vec<TestResult>> {
     let mut results = Vec::new();
     for &tokens in &args.prompt {
-        let rates = repeat(args.repeats, || lane.prefill(tokens))?;
+        let rates = repeat(args.repeats, || lane.prefill(tokens)).with_context(|| format!("prefill of {tokens} tokens"))?;
         push(
             &mut results,
             args.json,
@@ -93,25 +124,27 @@ pub(crate) fn run(args: &EngineArgs) -> Result<()> {
         );
     }
     for (&batch, &depth) in args.batch.iter().flat_map(|b| args.depth.iter().map(move |d| (b, d))) {
-        let rates = repeat(args.repeats, || lane.decode(batch, depth, args.output))?;
+        let rates = repeat(args.repeats, || lane.decode(batch, depth, args.output))
+            .with_context(|| format!("decode of {batch} streams behind {depth} tokens"))?;
         let result = TestResult { test: "decode", tokens: args.output, batch, depth, rates, peak_rss_bytes: peak_rss_bytes() };
         push(&mut results, args.json, result);
     }
-    if args.json {
-        let threads = lane.threads();
-        let results: Vec<_> = results.iter().map(|r| r.json(threads)).collect();
-        let method = format!(
-            "one warm-up and {} repeats per test, median; prefill: prompt tokens / time to first token; \
-             decode: tokens of all streams / time while all streams run",
-            args.repeats
-        );
-        println!(
-            "{}",
-            json!({"results": results, "precision": precision.to_string(), "method": method,
-            "load_seconds": lane.load_seconds(), "weight_bytes": lane.weight_bytes()})
-        );
-    }
-    Ok(())
+    Ok(results)
+}
+
+fn print_json(args: &EngineArgs, lane: &BenchLane, precision: &Precision, results: &[TestResult]) {
+    let threads = lane.threads();
+    let results: Vec<_> = results.iter().map(|r| r.json(threads)).collect();
+    let method = format!(
+        "one warm-up and {} repeats per test, median; prefill: prompt tokens / time to first token; \
+         decode: tokens of all streams / time, all streams in every step, from the second token of each to the last",
+        args.repeats
+    );
+    println!(
+        "{}",
+        json!({"results": results, "precision": precision.to_string(), "method": method,
+        "load_seconds": lane.load_seconds(), "weight_bytes": lane.weight_bytes()})
+    );
 }
 
 fn repeat(repeats: usize, mut test: impl FnMut() -> Result<f64>) -> Result<Rates> {

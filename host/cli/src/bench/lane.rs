@@ -6,23 +6,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use millrace_core::{Clock, LaneId, PoolId, Precision, RequestId, SamplingParams, SeqId, Stage, StagePrecision, TenantId};
 use millrace_cpu::{CpuBackend, CpuCompute, CpuOptions};
-use millrace_engine::{EngineHandle, EngineSpec, Event, EventSink, Job, LaneSpec, PoolSpec, TagChecks};
+use millrace_engine::{EngineHandle, EngineSpec, Event, EventSink, Hold, Job, LaneSpec, PoolSpec, TagChecks};
 use millrace_model::{Architecture, Checkpoint, WeightCache};
 use millrace_ops::Backend;
 use millrace_policy::{BreakerSettings, FairSchedule, PolicyInfo, ScheduleSlot};
 use millrace_scheduler::StageLimits;
 
+use super::memory;
+use super::room::{Cost, PAGE_TOKENS, Room, Wanted};
+use crate::Failure;
+
 pub(crate) struct LaneOptions {
     pub(crate) precision: Precision,
     pub(crate) threads: usize,
-    pub(crate) chunk: u32,
-    /// Sequences in decode at once.
-    pub(crate) streams: usize,
-    /// Longest sequence, tokens.
-    pub(crate) longest: usize,
+    pub(super) wanted: Wanted,
     pub(crate) tags: bool,
 }
 
@@ -55,13 +55,20 @@ impl EventSink for Stamp {
     }
 }
 
-const PAGE_TOKENS: u32 = 32;
+/// Rows of the lane's two pools.
+const PREFILL: PoolId = PoolId(0);
+const DECODE: PoolId = PoolId(1);
+/// How often to look whether all streams are in place.
+const LOOK: Duration = Duration::from_millis(1);
 const PATIENCE: Duration = Duration::from_secs(600);
 
 impl BenchLane {
-    pub(crate) fn start(path: &Path, options: &LaneOptions) -> Result<Self> {
+    /// # Errors
+    /// Usage where a test exceeds the model's context or the machine's memory.
+    pub(crate) fn start(path: &Path, options: &LaneOptions) -> Result<Self, Failure> {
         let began = Instant::now();
         let checkpoint = Checkpoint::open(path)?;
+        let room = options.wanted.room(millrace_model::facts(&checkpoint)?.max_tokens).map_err(Failure::Usage)?;
         let threads = if options.threads == 0 { millrace_cpu::available_threads() } else { options.threads };
         let cpu = CpuBackend::new(CpuOptions { threads, compute: CpuCompute::Fast, isa: None })?;
         let backend: Arc<dyn Backend> = Arc::new(cpu);
@@ -73,16 +80,15 @@ impl BenchLane {
         let models = [model(options.precision.prefill)?, model(options.precision.decode)?];
         let weight_bytes = cache.bytes();
         let load = began.elapsed();
-        let pools = vec![
-            pool(Stage::Prefill, options, &models[0], &backend, checkpoint.digest()),
-            pool(Stage::Decode, options, &models[1], &backend, checkpoint.digest()),
-        ];
+        let parts = Parts { options, room, backend: &backend, digest: checkpoint.digest() };
+        let pools = vec![parts.pool(Stage::Prefill, &models[0]), parts.pool(Stage::Decode, &models[1])];
+        cost(&pools, room).check(room, memory::available_bytes().unwrap_or(u64::MAX)).map_err(Failure::Usage)?;
         let lane = LaneSpec {
             name: "bench".into(),
-            prefill: PoolId(0),
-            decode: PoolId(1),
+            prefill: PREFILL,
+            decode: DECODE,
             precision: options.precision,
-            max_waiting: options.streams + 1,
+            max_waiting: room.streams as usize + 1,
         };
         let engine = millrace_engine::start(EngineSpec {
             pools,
@@ -91,7 +97,8 @@ impl BenchLane {
             schedule: Arc::new(native_schedule()),
             clock: Arc::new(BenchClock(Instant::now())),
             boot_nonce: 1,
-        })?;
+        })
+        .context("cannot start the engine")?;
         let description = format!(
             "{} on {} ({}, {} threads), {}, {:.1} MiB of weights loaded in {:.2} s",
             checkpoint.summary(),
@@ -131,28 +138,26 @@ impl BenchLane {
         Ok(tokens as f64 / first.duration_since(began).as_secs_f64())
     }
 
-    /// Tokens per second of all streams together while all of them run.
+    /// Tokens per second of all streams together, all of them in every step.
     pub(crate) fn decode(&self, batch: usize, depth: usize, output: usize) -> Result<f64> {
+        let handed_off = self.engine.snapshot().counters.hand_offs + batch as u64;
+        self.engine.hold(DECODE, Hold::Held);
         let events = self.submit(batch, depth, output)?;
         let mut stamps: Vec<Vec<Instant>> = vec![Vec::with_capacity(output); batch];
         let mut running = batch;
-        while running > 0 {
-            let (stream, at, event) = events.recv_timeout(PATIENCE).context("the engine went silent")?;
-            match event {
-                Event::Token(_) => stamps[stream].push(at),
-                Event::Finished(_) => running -= 1,
-                Event::Failed(error) => bail!("a stream failed: {error}"),
-                Event::Prefilled { .. } => {}
-            }
+        while stamps.iter().any(Vec::is_empty) {
+            note(&events, &mut stamps, &mut running)?;
         }
-        // The first token is prefill's; the second may still wait for the hand-off of others.
-        let from = stamps.iter().filter_map(|s| s.get(1)).max().copied();
-        let until = stamps.iter().filter_map(|s| s.last()).min().copied();
-        let (Some(from), Some(until)) = (from, until) else { bail!("a stream gave fewer than two tokens") };
-        let counted = stamps.iter().flatten().filter(|&&at| from < at && at <= until).count();
-        let seconds = until.checked_duration_since(from).filter(|d| !d.is_zero());
-        let seconds = seconds.ok_or_else(|| anyhow!("the streams never ran together; generate more tokens with -n"))?;
-        Ok(counted as f64 / seconds.as_secs_f64())
+        let began = Instant::now();
+        while self.engine.snapshot().counters.hand_offs < handed_off {
+            ensure!(began.elapsed() < PATIENCE, "the streams did not all reach the decode pool");
+            std::thread::sleep(LOOK);
+        }
+        self.engine.hold(DECODE, Hold::Free);
+        while running > 0 {
+            note(&events, &mut stamps, &mut running)?;
+        }
+        rate(&stamps, output)
     }
 
     fn submit(&self, batch: usize, tokens: usize, output: usize) -> Result<Receiver<(usize, Instant, Event)>> {
@@ -246,5 +251,81 @@ fn pool(
         zero_freed: millrace_kv::ZeroFreed::Keep,
         tag_checks: if options.tags { TagChecks::On } else { TagChecks::Off },
         weights_digest: digest.to_owned(),
+/// Hears one event of a stream.
+fn note(events: &Receiver<(usize, Instant, Event)>, stamps: &mut [Vec<Instant>], running: &mut usize) -> Result<()> {
+    let (stream, at, event) = events.recv_timeout(PATIENCE).context("the engine went silent")?;
+    match event {
+        Event::Token(_) => stamps[stream].push(at),
+        Event::Finished(_) => *running -= 1,
+        Event::Failed(error) => bail!("a stream failed: {error}"),
+        Event::Prefilled { .. } => {}
     }
+    Ok(())
+}
+
+/// Tokens per second between the second token of all and the last of the first to end.
+fn rate(stamps: &[Vec<Instant>], output: usize) -> Result<f64> {
+    for stream in stamps {
+        ensure!(stream.len() == output, "a stream ended after {} of {output} tokens", stream.len());
+    }
+    // The first token is prefill's.
+    let from = stamps.iter().filter_map(|s| s.get(1)).max().copied();
+    let until = stamps.iter().filter_map(|s| s.last()).min().copied();
+    let (Some(from), Some(until)) = (from, until) else { bail!("a stream gave fewer than two tokens") };
+    let counted = stamps.iter().flatten().filter(|&&at| from < at && at <= until).count();
+    let seconds = until.checked_duration_since(from).filter(|d| !d.is_zero());
+    let seconds =
+        seconds.ok_or_else(|| anyhow!("the streams took no time that can be measured; generate more tokens with -n"))?;
+    Ok(counted as f64 / seconds.as_secs_f64())
+}
+
+/// What both pools are made of.
+struct Parts<'a> {
+    options: &'a LaneOptions,
+    room: Room,
+    backend: &'a Arc<dyn Backend>,
+    digest: &'a str,
+}
+
+impl Parts<'_> {
+    fn pool(&self, stage: Stage, model: &Arc<dyn Architecture>) -> PoolSpec {
+        let (options, streams) = (self.options, self.room.streams);
+        let (precision, pages, max_step_tokens) = match stage {
+            Stage::Prefill => (options.precision.prefill, self.room.prefill_pages, options.wanted.chunk as u32),
+            Stage::Decode => (options.precision.decode, self.room.decode_pages, streams),
+        };
+        PoolSpec {
+            name: stage.to_string(),
+            stage,
+            precision,
+            model: model.clone(),
+            backend: self.backend.clone(),
+            kv: precision.kv,
+            pages,
+            page_tokens: PAGE_TOKENS as u32,
+            limits: StageLimits {
+                max_step_tokens,
+                max_sequences: streams,
+                max_resident: streams,
+                max_waiting: streams + 1,
+                max_context: model.max_tokens() as u32,
+                watermark_pages: 0,
+                max_preemptions: 3,
+                // A stream that the schedule does not see would be in no step.
+                max_view_rows: streams.max(1024),
+                step_us_hint: 5_000,
+            },
+            zero_freed: millrace_kv::ZeroFreed::Keep,
+            tag_checks: if options.tags { TagChecks::On } else { TagChecks::Off },
+            weights_digest: self.digest.to_owned(),
+        }
+    }
+}
+
+/// Pages and logits: what grows with the streams.
+fn cost(pools: &[PoolSpec], room: Room) -> Cost {
+    let page_bytes = |pool: &PoolSpec| pool.model.kv_layout(pool.kv, PAGE_TOKENS).page_bytes() as u64;
+    let pages_bytes = pools.iter().map(|pool| u64::from(pool.pages).saturating_mul(page_bytes(pool))).sum();
+    let logits = |pool: &PoolSpec| u64::from(room.streams).saturating_mul(4 * pool.model.vocab() as u64);
+    Cost { pages_bytes, logits_bytes: pools.iter().map(logits).sum() }
 }

@@ -2,11 +2,15 @@
 
 mod engine;
 mod lane;
+mod memory;
 mod report;
+mod room;
 
 use clap::Subcommand;
 
 pub(crate) use engine::{EngineArgs, parse_kv};
+
+use crate::Failure;
 
 #[derive(Subcommand)]
 pub(crate) enum Bench {
@@ -15,7 +19,7 @@ pub(crate) enum Bench {
 }
 
 impl Bench {
-    pub(crate) fn run(self) -> anyhow::Result<()> {
+    pub(crate) fn run(self) -> Result<(), Failure> {
         match self {
             Self::Engine(args) => engine::run(&args),
         }

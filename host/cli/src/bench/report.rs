@@ -69,13 +69,6 @@ impl TestResult {
 /// Heads of [`TestResult::line`].
 pub(crate) const HEADER: &str = "test      tokens  batch  depth   tok/s median  [min..max]   peak RSS";
 
-/// Largest resident set of this process so far.
-pub(crate) fn peak_rss_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
-    line.and_then(|l| l.trim().trim_end_matches("kB").trim().parse::<u64>().ok()).unwrap_or(0) * 1024
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,7 +12,9 @@ use millrace_core::{
     StageRecipe, TenantId,
 };
 use millrace_cpu::{CpuBackend, CpuCompute, CpuOptions, StrictBackend};
-use millrace_engine::{EngineHandle, EngineSpec, Event, EventSink, Job, JobError, LaneSpec, PoolSpec, SubmitError, TagChecks};
+use millrace_engine::{
+    EngineHandle, EngineSnapshot, EngineSpec, Event, EventSink, Job, JobError, LaneSpec, PoolSpec, SubmitError, TagChecks,
+};
 use millrace_kv::ZeroFreed;
 use millrace_model::{Architecture, Checkpoint, WeightCache};
 use millrace_ops::Backend;
@@ -184,6 +186,15 @@ impl Rig {
     /// Tokens of one prompt, from submission to its end.
     pub(crate) fn generate(&self, prompt: &[u32], output: u32) -> Vec<u32> {
         self.submit(prompt, output).unwrap().finish().unwrap()
+    }
+
+    /// Waits until a snapshot is so.
+    pub(crate) fn wait_until(&self, what: &str, so: impl Fn(&EngineSnapshot) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !so(&self.engine.snapshot()) {
+            assert!(Instant::now() < deadline, "did not come true: {what}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Waits until every page of every pool is free (or under suspicion).
