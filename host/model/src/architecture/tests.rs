@@ -77,6 +77,9 @@ fn llama_defaults_and_head_dim() {
     let attention = grouped_query(&apart);
     assert_eq!((attention.head_dim, attention.query_width()), (32, 128));
     assert!(apart.tied_head && attention.input_bias && attention.output_bias);
+    let nulls = r#","head_dim":null,"num_key_value_heads":null,"rope_scaling":null,"rope_parameters":null"#;
+    let attention = grouped_query(&read(LLAMA, nulls).unwrap());
+    assert_eq!((attention.head_dim, attention.kv_heads), (16, 4));
 }
 
 #[test]
@@ -180,6 +183,11 @@ fn impossible_values_name_their_key() {
         (LLAMA, r#","rope_scaling":{"type":"yarn","factor":4}"#, "rope_scaling.original_max_position_embeddings"),
         (LLAMA, r#","rope_scaling":{"rope_type":"llama3"}"#, "rope_scaling.low_freq_factor"),
         (LLAMA, r#","rope_parameters":{"rope_theta":"x"}"#, "rope_parameters.rope_theta"),
+        (LLAMA, r#","rope_parameters":{"rope_theta":null}"#, "rope_parameters.rope_theta"),
+        (LLAMA, r#","rms_norm_eps":null"#, "rms_norm_eps"),
+        (LLAMA, r#","rope_theta":null"#, "rope_theta"),
+        (LLAMA, r#","hidden_act":null"#, "hidden_act"),
+        (LLAMA, r#","tie_word_embeddings":null"#, "tie_word_embeddings"),
         (LLAMA, r#","rope_parameters":{"partial_rotary_factor":0.01}"#, "partial_rotary_factor"),
         (LLAMA, r#","partial_rotary_factor":2"#, "partial_rotary_factor"),
         (LLAMA, r#","architectures":["MambaForCausalLM"]"#, "MambaForCausalLM"),

@@ -92,6 +92,17 @@ impl Config {
         self.values.get(key).filter(|v| !v.is_null())
     }
 
+    /// For keys with a default that changes what the model computes: they are given or left out, and null is neither.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Config`] with the first that is null.
+    pub fn refuse_null(&self, keys: &[&str]) -> Result<(), CheckpointError> {
+        match keys.iter().find(|key| self.values.get(**key).is_some_and(Value::is_null)) {
+            Some(key) => Err(self.wrong(key, "is null; give the value, or leave the key out for the default")),
+            None => Ok(()),
+        }
+    }
+
     /// A size, 1 to 2^28.
     ///
     /// # Errors
@@ -265,6 +276,14 @@ mod tests {
         assert!(config.flag("absent", Flag::On).unwrap());
         let section = config.section("s").unwrap().unwrap();
         assert!(section.positive("factor").unwrap_err().to_string().contains("`s.factor`"));
+    }
+
+    #[test]
+    fn null_is_absent_unless_it_is_refused() {
+        let config = config(r#"{"model_type":"llama","eps":null,"one":1}"#);
+        assert_eq!(config.optional_positive("eps").unwrap(), None);
+        assert!(config.refuse_null(&["one", "absent"]).is_ok());
+        assert!(config.refuse_null(&["one", "eps"]).unwrap_err().to_string().contains("`eps` is null"));
     }
 
     #[test]

@@ -30,6 +30,9 @@ pub(crate) struct Outline {
 /// [`CheckpointError::Config`] with the key that is missing or impossible, [`CheckpointError::Unsupported`] for an activation
 /// other than SiLU or for sliding windows; so for all functions of this file.
 pub(crate) fn outline(config: &Config) -> Result<Outline, CheckpointError> {
+    // Transformers writes null where a value follows from others (`head_dim`, `num_key_value_heads`) or a feature is off
+    // (`rope_scaling`). These are neither, and a guess would change every number that comes out.
+    config.refuse_null(&["rms_norm_eps", "hidden_act", "attention_bias", "mlp_bias", "tie_word_embeddings"])?;
     if let Some(activation) = config.text("hidden_act")?.filter(|a| *a != "silu") {
         return Err(unsupported(config, format!("hidden_act {activation}"), "silu"));
     }

@@ -52,6 +52,7 @@ impl RopeSpec {
     /// [`CheckpointError::Config`] for missing or impossible values, [`CheckpointError::Unsupported`] for other scalings.
     pub(crate) fn read(config: &Config, head_dim: usize, pairs: RopePairs) -> Result<Self, CheckpointError> {
         let parameters = config.section("rope_parameters")?;
+        parameters.as_ref().unwrap_or(config).refuse_null(&["rope_theta"])?;
         let nested = |key: &str| parameters.as_ref().map_or(Ok(None), |section| section.optional_positive(key));
         let theta = nested("rope_theta")?.or(config.optional_positive("rope_theta")?).unwrap_or(10_000.0) as f32;
         let part = nested("partial_rotary_factor")?.or(config.optional_positive("partial_rotary_factor")?).unwrap_or(1.0);
