@@ -194,50 +194,76 @@ fn streaming_options_belong_to_a_stream() {
     assert_refused(chat(&with(bad)), Some("stream_options.include_usage"), "x");
 }
 
+/// Fields with a value that asks for something that is not there.
+const ASKS: &[(&str, &str)] = &[
+    ("n", "2"),
+    ("logprobs", "true"),
+    ("top_logprobs", "5"),
+    ("tools", r#"[{"type":"function"}]"#),
+    ("tool_choice", r#""required""#),
+    ("tool_choice", r#"{"type":"function","function":{"name":"f"}}"#),
+    ("functions", "[{}]"),
+    ("response_format", r#"{"type":"json_object"}"#),
+    ("response_format", r#"{"type":"json_schema","json_schema":{}}"#),
+    ("response_format", r#"{}"#),
+    ("response_format", r#""text""#),
+    ("logit_bias", r#"{"191222":-100}"#),
+    ("guided_json", r#"{"type":"object"}"#),
+    ("guided_regex", r#""(a+)+$""#),
+    ("structured_outputs", r#"{"regex":"a"}"#),
+    ("prompt_logprobs", "-1"),
+    ("use_beam_search", "true"),
+    ("modalities", r#"["text","audio"]"#),
+    ("chat_template", r#""{{ x }}""#),
+    ("chat_template_kwargs", r#"{"tokenize":true}"#),
+    ("echo", "true"),
+    ("skip_special_tokens", "false"),
+    ("add_generation_prompt", "false"),
+    ("continue_final_message", "true"),
+    ("documents", "[{}]"),
+    ("bad_words", r#"["a"]"#),
+    ("allowed_token_ids", "[1]"),
+    ("cache_salt", r#""s""#),
+    ("suffix", r#""x""#),
+    ("store", "true"),
+    ("service_tier", r#""priority""#),
+    ("reasoning_effort", r#""low""#),
+    ("verbosity", r#""high""#),
+    ("web_search_options", "{}"),
+    ("prediction", r#"{"type":"content","content":"a"}"#),
+    ("moderation", r#"{"model":"m"}"#),
+    ("prompt_cache_options", r#"{"mode":"explicit"}"#),
+    ("prompt_cache_retention", r#""24h""#),
+    ("regex", r#""a+""#),
+];
+
+/// Fields with a value that asks for nothing.
+const HARMLESS: &[&str] = &[
+    r#""tool_choice":"none""#,
+    r#""tool_choice":"auto""#,
+    r#""tools":[]"#,
+    r#""response_format":{"type":"text"}"#,
+    r#""logit_bias":{}"#,
+    r#""logprobs":false"#,
+    r#""top_logprobs":0"#,
+    r#""echo":false"#,
+    r#""modalities":["text"]"#,
+    r#""parallel_tool_calls":true"#,
+    r#""parallel_tool_calls":false"#,
+    r#""user":"u","safety_identifier":"s","metadata":{"a":"b"}"#,
+    r#""store":false,"service_tier":"auto","reasoning_effort":"none","verbosity":"medium""#,
+    r#""suffix":"","prompt_cache_options":{"mode":"implicit"},"prompt_cache_retention":"in_memory""#,
+    r#""stream":true,"stream_options":{"include_obfuscation":false}"#,
+    r#""cache_salt":"""#,
+    r#""skip_special_tokens":true"#,
+    r#""use_beam_search":false"#,
+    r#""min_tokens":0"#,
+    r#""best_of":1"#,
+];
+
 #[test]
 fn what_is_not_there_yet_is_refused_by_name() {
-    let asks = [
-        ("n", "2"),
-        ("logprobs", "true"),
-        ("top_logprobs", "5"),
-        ("tools", r#"[{"type":"function"}]"#),
-        ("tool_choice", r#""required""#),
-        ("tool_choice", r#"{"type":"function","function":{"name":"f"}}"#),
-        ("functions", "[{}]"),
-        ("response_format", r#"{"type":"json_object"}"#),
-        ("response_format", r#"{"type":"json_schema","json_schema":{}}"#),
-        ("response_format", r#"{}"#),
-        ("response_format", r#""text""#),
-        ("logit_bias", r#"{"191222":-100}"#),
-        ("guided_json", r#"{"type":"object"}"#),
-        ("guided_regex", r#""(a+)+$""#),
-        ("structured_outputs", r#"{"regex":"a"}"#),
-        ("prompt_logprobs", "-1"),
-        ("use_beam_search", "true"),
-        ("modalities", r#"["text","audio"]"#),
-        ("chat_template", r#""{{ x }}""#),
-        ("chat_template_kwargs", r#"{"tokenize":true}"#),
-        ("echo", "true"),
-        ("skip_special_tokens", "false"),
-        ("add_generation_prompt", "false"),
-        ("continue_final_message", "true"),
-        ("documents", "[{}]"),
-        ("bad_words", r#"["a"]"#),
-        ("allowed_token_ids", "[1]"),
-        ("cache_salt", r#""s""#),
-        ("suffix", r#""x""#),
-        ("store", "true"),
-        ("service_tier", r#""priority""#),
-        ("reasoning_effort", r#""low""#),
-        ("verbosity", r#""high""#),
-        ("web_search_options", "{}"),
-        ("prediction", r#"{"type":"content","content":"a"}"#),
-        ("moderation", r#"{"model":"m"}"#),
-        ("prompt_cache_options", r#"{"mode":"explicit"}"#),
-        ("prompt_cache_retention", r#""24h""#),
-        ("regex", r#""a+""#),
-    ];
-    for (field, value) in asks {
+    for &(field, value) in ASKS {
         // Each is refused by both endpoints.
         let template = matches!(field, "chat_template" | "chat_template_kwargs" | "documents") || field.contains("message");
         let prompt = (!template && field != "add_generation_prompt").then(|| format!("{{\"prompt\":\"a\",\"{field}\":{value}}}"));
@@ -251,29 +277,7 @@ fn what_is_not_there_yet_is_refused_by_name() {
     assert_refused(completion(&format!(r#"{{"prompt":"a",{MESSAGES}}}"#)), Some("messages"), "a completion with messages");
     let obfuscated = r#""stream":true,"stream_options":{"include_obfuscation":true}"#;
     assert_refused(chat(&with(obfuscated)), Some("stream_options.include_obfuscation"), "obfuscation");
-    let harmless = [
-        r#""tool_choice":"none""#,
-        r#""tool_choice":"auto""#,
-        r#""tools":[]"#,
-        r#""response_format":{"type":"text"}"#,
-        r#""logit_bias":{}"#,
-        r#""logprobs":false"#,
-        r#""top_logprobs":0"#,
-        r#""echo":false"#,
-        r#""modalities":["text"]"#,
-        r#""parallel_tool_calls":true"#,
-        r#""parallel_tool_calls":false"#,
-        r#""user":"u","safety_identifier":"s","metadata":{"a":"b"}"#,
-        r#""store":false,"service_tier":"auto","reasoning_effort":"none","verbosity":"medium""#,
-        r#""suffix":"","prompt_cache_options":{"mode":"implicit"},"prompt_cache_retention":"in_memory""#,
-        r#""stream":true,"stream_options":{"include_obfuscation":false}"#,
-        r#""cache_salt":"""#,
-        r#""skip_special_tokens":true"#,
-        r#""use_beam_search":false"#,
-        r#""min_tokens":0"#,
-        r#""best_of":1"#,
-    ];
-    for field in harmless {
+    for field in HARMLESS {
         assert!(chat(&with(field)).is_ok(), "{field}: {:?}", chat(&with(field)).err());
     }
     for (field, value) in
