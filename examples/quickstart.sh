@@ -2,7 +2,7 @@
 # From a clean clone to an answer: builds Millrace, fetches the model, serves it and asks a question.
 #   examples/quickstart.sh           leaves the server running
 #   examples/quickstart.sh --once    stops it and returns its exit code
-# MILLRACE_BIN names a built binary to use instead of building one.
+# MILLRACE_BIN names a built binary to use instead of building one, MILLRACE_CONFIG another deployment than examples/quickstart.toml.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -45,8 +45,21 @@ server=$!
 stop() { kill -TERM "$server" 2>/dev/null || true; }
 trap stop INT TERM
 
-status=0
-python3 examples/clients/quickstart.py --server-pid "$server" || status=$?
+# The server says where it listens before it loads the model.
+said() { sed -nE "s/$1/\\1/p" "$log"; }
+for _ in $(seq 200); do
+  address=$(said '^listening on (http[^,]*),.*')
+  [ -z "$address" ] && kill -0 "$server" 2>/dev/null || break
+  sleep 0.05
+done
+
+admin=$(said '^listening on .*, admin on (http[^;]*);.*')
+
+status=1
+if [ -n "$address" ]; then
+  status=0
+  python3 examples/clients/quickstart.py --server "$address" --admin "$admin" --server-pid "$server" || status=$?
+fi
 if [ "$status" -ne 0 ]; then
   echo "The server's log ($log):" >&2
   tail -n 20 "$log" >&2
@@ -64,8 +77,8 @@ fi
 cat <<TEXT
 
 The server goes on (process $server, log $log). Try:
-  curl -N http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
-    -d '{"model": "smollm2-135m-instruct", "stream": true, "messages": [{"role": "user", "content": "Name three colours."}]}'
+  curl -N $address/v1/chat/completions -H 'Content-Type: application/json' \\
+    -d '{"model": "$(said '^ready: (.*) \([0-9]+ tokens of context\)$')", "stream": true, "messages": [{"role": "user", "content": "Name three colours."}]}'
 Stop it with: kill $server
 TEXT
 trap - INT TERM
