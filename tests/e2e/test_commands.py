@@ -1,6 +1,7 @@
 """The commands beside `serve`: what they print, and what they say about what cannot be."""
 
 import json
+import socket
 import subprocess
 
 import pytest
@@ -47,3 +48,41 @@ def test_bench_says_what_does_not_fit(args, words):
     assert result.returncode == 2, result.stdout + result.stderr
     for word in words:
         assert word in result.stderr
+
+
+def logits(ids, out):
+    return millrace("eval", "logits", "--model", TINY, "--ids", ids, "--out", out)
+
+
+def test_eval_says_once_why_a_file_cannot_be_had(tmp_path):
+    ids = tmp_path / "ids.json"
+    ids.write_text("[1, 2, 3]")
+    assert logits(ids, tmp_path / "out.safetensors").returncode == 0
+    nowhere = logits(ids, tmp_path / "nowhere" / "out.safetensors")
+    assert nowhere.returncode == 1 and "Traceback" not in nowhere.stderr
+    assert nowhere.stderr.count("No such file") == 1 and "--out" in nowhere.stderr
+    assert "hub directory" not in nowhere.stderr, "found out before the model is loaded"
+    inline = logits("[1, 2, 3]", tmp_path / "out.safetensors")
+    assert inline.returncode == 1 and "--ids takes the name of a file" in inline.stderr
+    assert "--ids <FILE>" in millrace("eval", "logits", "--help").stdout
+
+
+def test_check_speaks_the_words_of_the_file():
+    result = millrace("check", "-c", ROOT / "examples/reference.toml")
+    assert result.returncode == 0, result.stderr
+    assert "compute fast" in result.stdout
+    for line in result.stdout.splitlines():
+        assert "Fast" not in line and "Some(" not in line
+
+
+def test_a_port_that_is_taken_is_named_once(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = "127.0.0.1:{}".format(taken.getsockname()[1])
+        text = (ROOT / "examples/quickstart.toml").read_text()
+        config = tmp_path / "taken.toml"
+        config.write_text(f'[server]\nlisten = "{address}"\nadmin_listen = "127.0.0.1:0"\n{text}')
+        result = millrace("serve", "-c", config)
+    assert result.returncode == 1
+    assert result.stderr.count("Address already in use") == 1 and address in result.stderr

@@ -10,7 +10,7 @@ use crate::Failure;
 #[derive(Args)]
 pub(crate) struct CheckArgs {
     /// TOML file of the deployment.
-    #[arg(short, long)]
+    #[arg(short, long, value_name = "FILE")]
     config: PathBuf,
 }
 

@@ -71,8 +71,59 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
         Err(Failure::Failed(error)) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", told_once(&error));
             ExitCode::from(1)
+        }
+    }
+}
+
+/// An error and its causes in one line. Many errors name their cause already; then it is not named again.
+fn told_once(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string).filter(|cause| !cause.is_empty()) {
+        if text.contains(&cause) {
+            continue;
+        }
+        if !text.is_empty() {
+            text.push_str(": ");
+        }
+        text.push_str(&cause);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context as _;
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let refused = std::io::Error::from_raw_os_error(98);
+        let said = refused.to_string();
+        let bind = millrace_api::BindError { address: "127.0.0.1:80".parse().unwrap(), source: refused };
+        assert_eq!(told_once(&bind.into()).matches(&said).count(), 1);
+        let missing = safetensors::SafeTensorError::IoError(std::io::Error::from_raw_os_error(2));
+        let text = told_once(&Err::<(), _>(missing).context("cannot write x").unwrap_err());
+        assert_eq!(text.matches("No such file").count(), 1, "{text}");
+        assert!(text.starts_with("cannot write x: "), "{text}");
+        let plain = anyhow::anyhow!("inner").context("outer");
+        assert_eq!(told_once(&plain), "outer: inner");
+    }
+
+    #[test]
+    fn the_command_line_is_sound_and_has_what_the_readme_names() {
+        Cli::command().debug_assert();
+        let top: Vec<String> = Cli::command().get_subcommands().map(|c| c.get_name().to_owned()).collect();
+        assert_eq!(top, ["serve", "check", "keys", "eval", "bench"]);
+        let readme = include_str!("../../../README.md");
+        for named in readme.split("`millrace ").skip(1).filter_map(|rest| rest.split(['`', ' ']).next()) {
+            assert!(top.iter().any(|command| command == named), "the README names `millrace {named}`");
+        }
+        for command in &top {
+            assert!(readme.contains(&format!("`millrace {command}")), "the README does not name `millrace {command}`");
         }
     }
 }

@@ -22,7 +22,7 @@ const BLOCKING_THREADS: usize = 64;
 #[derive(Args)]
 pub(crate) struct ServeArgs {
     /// TOML file of the deployment.
-    #[arg(short, long)]
+    #[arg(short, long, value_name = "FILE")]
     config: PathBuf,
 }
 

@@ -26,7 +26,7 @@ impl Config {
         }
         for device in &self.devices {
             let threads = device.threads.map_or("all".to_owned(), |threads| threads.to_string());
-            writeln!(out, "device {} | threads {threads} | compute {:?}", device.name, device.compute)?;
+            writeln!(out, "device {} | threads {threads} | compute {}", device.name, device.compute)?;
         }
         for pool in &self.pools {
             self.write_pool(out, pool)?;

@@ -29,6 +29,15 @@ pub enum Compute {
     Fast,
 }
 
+impl fmt::Display for Compute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Reference => "reference",
+            Self::Fast => "fast",
+        })
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StagePrecision {
     pub recipe: StageRecipe,

@@ -24,7 +24,7 @@ const MIN_OUTPUT: usize = 4;
 #[derive(Args)]
 pub(crate) struct EngineArgs {
     /// GGUF file or hub directory.
-    #[arg(short, long)]
+    #[arg(short, long, value_name = "PATH")]
     model: PathBuf,
     /// Prompt lengths for prefill.
     #[arg(short, long, value_delimiter = ',', default_value = "128,512")]

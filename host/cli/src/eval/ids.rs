@@ -11,7 +11,9 @@ const MAX_IDS_FILE_BYTES: u64 = 64 << 20;
 /// Ids out of a JSON list or a safetensors file with an integer tensor `ids`.
 pub(super) fn read_ids(path: &Path) -> Result<Vec<u32>> {
     let name = path.display();
-    let size = std::fs::metadata(path).with_context(|| format!("cannot open {name}"))?.len();
+    let list = path.to_str().is_some_and(|text| text.trim_start().starts_with('['));
+    let hint = if list { "; --ids takes the name of a file that holds the list" } else { "" };
+    let size = std::fs::metadata(path).with_context(|| format!("cannot open {name}{hint}"))?.len();
     ensure!(size <= MAX_IDS_FILE_BYTES, "{name}: {size} bytes; a file of token ids has at most {MAX_IDS_FILE_BYTES}");
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {name}"))?;
     let ids = match serde_json::from_slice::<Vec<u32>>(&bytes) {
@@ -56,6 +58,12 @@ mod tests {
         let tensor = TensorView::new(Dtype::I64, vec![2], &data).expect("tensor");
         let bytes = safetensors::serialize([("ids", tensor)], None).expect("serialized");
         assert_eq!(read_ids(file(&bytes).path()).expect("safetensors"), [7, 8]);
+    }
+
+    #[test]
+    fn a_list_on_the_command_line_is_told_from_a_file() {
+        let error = read_ids(Path::new("[1, 2]")).expect_err("no file");
+        assert!(format!("{error:#}").contains("--ids takes the name of a file"), "{error:#}");
     }
 
     #[test]

@@ -17,10 +17,10 @@ use crate::bench::parse_kv;
 #[derive(Args)]
 pub(crate) struct RunArgs {
     /// GGUF file or hub directory.
-    #[arg(long)]
+    #[arg(long, value_name = "PATH")]
     model: PathBuf,
-    /// A JSON list of token ids, or a safetensors file with `ids`.
-    #[arg(long)]
+    /// A file with a JSON list of token ids, or a safetensors file with a tensor `ids`.
+    #[arg(long, value_name = "FILE")]
     ids: PathBuf,
     /// stored, bf16, fp8, int8 or int4.
     #[arg(long, default_value = "stored")]
@@ -64,6 +64,11 @@ fn load(args: &RunArgs) -> Result<Loaded> {
 
 /// Writes `logits`, f32 [T, vocab], to `out`.
 pub(super) fn logits(args: &RunArgs, out: &Path) -> Result<()> {
+    // Found out before the work, not after it.
+    let opened = std::fs::File::options().append(true).create(true).open(out);
+    opened.with_context(|| {
+        format!("cannot write {}; --out takes the name of a file in a directory that is there", out.display())
+    })?;
     let loaded = load(args)?;
     let (model, vocab) = (loaded.model.as_ref(), loaded.model.vocab());
     let mut bytes = Vec::new();
