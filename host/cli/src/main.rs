@@ -113,17 +113,27 @@ mod tests {
         assert_eq!(told_once(&plain), "outer: inner");
     }
 
+    /// Every command as it is typed: `serve`, `keys new`.
+    fn commands() -> Vec<String> {
+        let typed = |group: &clap::Command| {
+            let below = group.get_subcommands().map(|command| format!("{} {}", group.get_name(), command.get_name()));
+            if group.has_subcommands() { below.collect() } else { vec![group.get_name().to_owned()] }
+        };
+        Cli::command().get_subcommands().flat_map(typed).collect()
+    }
+
     #[test]
-    fn the_command_line_is_sound_and_has_what_the_readme_names() {
+    fn the_texts_name_the_commands_that_there_are_and_no_others() {
         Cli::command().debug_assert();
-        let top: Vec<String> = Cli::command().get_subcommands().map(|c| c.get_name().to_owned()).collect();
-        assert_eq!(top, ["serve", "check", "keys", "eval", "bench"]);
-        let readme = include_str!("../../../README.md");
-        for named in readme.split("`millrace ").skip(1).filter_map(|rest| rest.split(['`', ' ']).next()) {
-            assert!(top.iter().any(|command| command == named), "the README names `millrace {named}`");
-        }
-        for command in &top {
+        let (commands, readme) = (commands(), include_str!("../../../README.md"));
+        for command in &commands {
             assert!(readme.contains(&format!("`millrace {command}")), "the README does not name `millrace {command}`");
+        }
+        let texts = [readme, include_str!("../../../ARCHITECTURE.md"), include_str!("../../../examples/reference.toml")];
+        for named in texts.iter().flat_map(|text| text.split("`millrace ").skip(1)) {
+            let named = named.split('`').next().unwrap_or_default();
+            let is_one = commands.iter().any(|command| named == command || named.starts_with(&format!("{command} ")));
+            assert!(is_one, "`millrace {named}` is no command");
         }
     }
 }
