@@ -5,8 +5,8 @@ mod bench;
 mod check;
 mod eval;
 mod keys;
-mod plan;
 mod open_files;
+mod plan;
 mod serve;
 
 use std::process::ExitCode;
@@ -61,7 +61,6 @@ fn main() -> ExitCode {
         Command::Keys(command) => command.run(),
         Command::Eval(command) => command.run().map_err(Failure::from),
         Command::Plan(args) => plan::run(&args),
-        Command::Bench(command) => command.run().map_err(Failure::from),
         Command::Bench(command) => command.run(),
     };
     match result {

@@ -79,6 +79,7 @@ impl Driver {
                 let readmitted = self.pools.get_mut(pool.0 as usize).map_or(0, Pool::readmit_all);
                 // The asker may have given up waiting; then nobody needs the answer.
                 let _ = reply.send(readmitted);
+            }
             Command::Hold(pool, hold) => {
                 if let Some(pool) = self.pools.get_mut(pool.0 as usize) {
                     pool.hold = hold;

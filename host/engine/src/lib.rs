@@ -22,8 +22,6 @@ mod step_times;
 mod token_histogram;
 
 pub use error::{EngineError, ReadmitError};
-pub use handle::EngineHandle;
-pub use error::EngineError;
 pub use handle::{EngineHandle, Hold};
 pub use handoff::{Offer, Refusal, Terms, TransferId};
 pub use job::{Event, EventSink, Job, JobError, SubmitError};

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use common::{Rig, Setup, expected};
 use millrace_core::{KvFormat, PoolId};
-use millrace_engine::{JobError, ReadmitError, SubmitError, TagChecks};
-use millrace_engine::{Hold, JobError, SubmitError, TagChecks};
+use millrace_engine::{Hold, JobError, ReadmitError, SubmitError, TagChecks};
 
 /// Different prompts out of the fixture's ids.
 fn prompts(count: usize) -> Vec<Vec<u32>> {

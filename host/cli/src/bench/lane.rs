@@ -68,7 +68,7 @@ impl BenchLane {
     pub(crate) fn start(path: &Path, options: &LaneOptions) -> Result<Self, Failure> {
         let began = Instant::now();
         let checkpoint = Checkpoint::open(path)?;
-        let room = options.wanted.room(millrace_model::facts(&checkpoint)?.max_tokens).map_err(Failure::Usage)?;
+        let room = options.wanted.room(millrace_model::spec_of(checkpoint.config())?.max_tokens).map_err(Failure::Usage)?;
         let threads = if options.threads == 0 { millrace_cpu::available_threads() } else { options.threads };
         let cpu = CpuBackend::new(CpuOptions { threads, compute: CpuCompute::Fast, isa: None })?;
         let backend: Arc<dyn Backend> = Arc::new(cpu);
@@ -212,45 +212,6 @@ fn wait_for(events: &Receiver<(usize, Instant, Event)>, wanted: impl Fn(&Event) 
     }
 }
 
-fn pool(
-    stage: Stage,
-    options: &LaneOptions,
-    model: &Arc<dyn Architecture>,
-    backend: &Arc<dyn Backend>,
-    digest: &str,
-) -> PoolSpec {
-    let precision = match stage {
-        Stage::Prefill => options.precision.prefill,
-        Stage::Decode => options.precision.decode,
-    };
-    // Room for every stream at full length, and one more for pages that rest in quarantine.
-    let pages_each = (options.longest as u32 + 1).div_ceil(PAGE_TOKENS) + 1;
-    let streams = options.streams as u32;
-    PoolSpec {
-        name: stage.to_string(),
-        stage,
-        precision,
-        model: model.clone(),
-        backend: backend.clone(),
-        kv: precision.kv,
-        pages: pages_each * (streams + 1) + 8,
-        page_tokens: PAGE_TOKENS,
-        limits: StageLimits {
-            max_step_tokens: if stage == Stage::Prefill { options.chunk } else { streams },
-            // The chunk is what is measured.
-            max_step_us: None,
-            max_sequences: streams,
-            max_resident: streams,
-            max_waiting: streams + 1,
-            max_context: model.max_tokens() as u32,
-            watermark_pages: 0,
-            max_preemptions: 3,
-            max_view_rows: 1024,
-            step_us_hint: 5_000,
-        },
-        zero_freed: millrace_kv::ZeroFreed::Keep,
-        tag_checks: if options.tags { TagChecks::On } else { TagChecks::Off },
-        weights_digest: digest.to_owned(),
 /// Hears one event of a stream.
 fn note(events: &Receiver<(usize, Instant, Event)>, stamps: &mut [Vec<Instant>], running: &mut usize) -> Result<()> {
     let (stream, at, event) = events.recv_timeout(PATIENCE).context("the engine went silent")?;
@@ -305,6 +266,8 @@ impl Parts<'_> {
             page_tokens: PAGE_TOKENS as u32,
             limits: StageLimits {
                 max_step_tokens,
+                // The chunk is what is measured.
+                max_step_us: None,
                 max_sequences: streams,
                 max_resident: streams,
                 max_waiting: streams + 1,

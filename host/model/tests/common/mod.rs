@@ -89,6 +89,12 @@ pub(crate) fn distances(out: &[f32], reference: &[f32], vocab: usize) -> Vec<f64
     each
 }
 
+/// Median of [`distances`].
+pub(crate) fn median_distance(out: &[f32], reference: &[f32], vocab: usize) -> f64 {
+    let each = distances(out, reference, vocab);
+    each[each.len() / 2]
+}
+
 /// A linear congruential generator (Knuth's MMIX constants), so that every run makes the same cases.
 pub(crate) struct Lcg(pub(crate) u64);
 

@@ -92,7 +92,11 @@ pub(crate) fn once(input: &mut Vec<u8>, other: &[u8], kind: Kind, chance: &mut L
         Kind::Text => chance.below(3) > 0,
         Kind::HeadedText => chance.below(4) > 0,
     };
-    if structured { text(input, kind, chance) } else { bytes(input, other, kind, chance) }
+    if structured {
+        text(input, kind, chance)
+    } else {
+        bytes(input, other, kind, chance)
+    }
     input.truncate(MAX_BYTES);
 }
 
