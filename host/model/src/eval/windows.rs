@@ -1,27 +1,27 @@
 //! How a text is cut into windows, and the steps that run a batch of them. Plain arithmetic; knows neither models nor devices.
-//!
-//! ```text
-//! text      0 . . . . . . . . . . . . . . . . . . . . . N
-//! window 0  [ prefill        | decode step by step ]
-//! window 1           [ prefill        | decode step by step ]      begins `stride` tokens later
-//! ```
-//! - Window i holds the text's tokens `i * stride .. min(i * stride + window, N)`; the first that reaches N is the last. Each is
-//!   a sequence of its own: it knows nothing of the text before it.
-//! - Its first `prefill` tokens go through the prefill stage in chunks; then their pages are handed to the decode stage, where
-//!   the rest goes one token per step, each the text's own whatever the model would have said (teacher-forced), `batch` windows
-//!   side by side. The row that predicts the first token after the prefill part is prefill's, as in serving.
-//! - A window's last token is predicted, never run.
-//! - A token is scored in the first window that predicts it from some token before it. With `stride == window` those are all
-//!   but the first of each window; with a smaller stride all but the text's first, each with at least `window - stride` tokens
-//!   before it (those of the first window aside).
-//! - `lead` (a beginning-of-sequence token) is put before every window but the first, which has the text's own if the text has
-//!   one. It counts to no size above, and what is predicted from it alone is not scored.
 
 use std::ops::Range;
 
 use millrace_core::Stage;
 
-/// Sizes of windows and steps; the module's text says what they do.
+/// How a text is run and what of it is scored.
+///
+/// ```text
+/// text      0 . . . . . . . . . . . . . . . . . . . . . N
+/// window 0  [ prefill        | decode step by step ]
+/// window 1           [ prefill        | decode step by step ]      begins `stride` tokens later
+/// ```
+/// - Window i holds the text's tokens `i * stride .. min(i * stride + window, N)`; the first that reaches N is the last. Each is
+///   a sequence of its own: it knows nothing of the text before it.
+/// - Its first `prefill` tokens go through the prefill stage in chunks; then their pages are handed to the decode stage, where
+///   the rest goes one token per step, each the text's own whatever the model would have said (teacher-forced), `batch` windows
+///   side by side. The row that predicts the first token after the prefill part is prefill's, as in serving.
+/// - A window's last token is predicted, never run.
+/// - A token is scored in the first window that predicts it from some token before it. With `stride == window` those are all
+///   but the first of each window; with a smaller stride all but the text's first, each with at least `window - stride` tokens
+///   before it (those of the first window aside).
+/// - `lead` (a beginning-of-sequence token) is put before every window but the first, which has the text's own if the text has
+///   one. It counts to no size above, and what is predicted from it alone is not scored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Protocol {
     /// Tokens of a window, at least 2.
