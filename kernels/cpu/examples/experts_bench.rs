@@ -15,7 +15,7 @@ use std::time::Instant;
 use millrace_cpu::{CpuBackend, CpuCompute, CpuOptions, Isa, available_threads};
 use millrace_ops::{
     Backend, Buffer, CombineRows, DispatchRows, ExpertBuffers, Linear, LinearExperts, LinearMode, Op, Priority, Queue, RouteRows,
-    RouteRule, RouteScoring, RowOrder, SiluMul, TensorData, TensorView, Upload, Weight, WeightFormat,
+    RouteRule, RouteScoring, RowOrder, ScaleData, SiluMul, TensorData, TensorView, Upload, Weight, WeightFormat,
 };
 
 const EXPERTS: usize = 64;
@@ -107,7 +107,7 @@ impl Tensor {
     fn view(&self) -> TensorView<'_> {
         let data = match self.scales.as_slice() {
             [] => TensorData::Bf16(&self.values),
-            scales => TensorData::Int4Group { packed: &self.values, scales, group: 32 },
+            scales => TensorData::Int4Group { packed: &self.values, scales: ScaleData::Bf16(scales), group: 32 },
         };
         TensorView { name: "w", rows: self.rows, cols: self.cols, data, order: RowOrder::AsStored }
     }

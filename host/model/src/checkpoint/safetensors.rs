@@ -38,7 +38,7 @@ pub(super) fn read_header(file: &MappedFile, index: usize) -> Result<BTreeMap<St
         return Err(damaged(format!("it claims {claimed} bytes, the file has {} more and {MAX_HEADER} are allowed", rest.len())));
     };
     let Header { mut tensors } = serde_json::from_slice(header).map_err(|e| damaged(e.to_string()))?;
-    tensors.sort_by(|(_, a), (_, b)| a.offsets.cmp(&b.offsets));
+    tensors.sort_by_key(|(_, info)| info.offsets);
     check_cover(file, &tensors, data.len())?;
     let data_start = file.len().saturating_sub(data.len());
     let mut entries = BTreeMap::new();

@@ -39,13 +39,13 @@ impl Corpus {
     }
 }
 
-/// An error without its particulars: names in backquotes and digits.
+/// An error without its particulars: what is quoted, and digits.
 fn kind(error: &str) -> String {
     let mut kind = String::new();
     let mut quoted = false;
     for c in error.chars() {
         match c {
-            '`' => quoted = !quoted,
+            '`' | '"' => quoted = !quoted,
             _ if quoted => {}
             c if c.is_ascii_digit() => {
                 if !kind.ends_with('#') {

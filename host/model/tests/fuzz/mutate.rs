@@ -185,7 +185,7 @@ fn text(input: &mut Vec<u8>, kind: Kind, chance: &mut Lcg) {
 }
 
 /// Most of the time makes a header's length true again, so that what is behind that check is reached.
-pub(crate) fn repair(input: &mut Vec<u8>, kind: Kind, chance: &mut Lcg) {
+pub(crate) fn repair(input: &mut [u8], kind: Kind, chance: &mut Lcg) {
     if kind != Kind::HeadedText || input.len() < 16 || chance.below(8) == 0 {
         return;
     }
