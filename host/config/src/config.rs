@@ -122,6 +122,8 @@ pub struct Pool {
     pub device: usize,
     /// Row of `Config::models`.
     pub model: usize,
+    /// Another checkpoint of the same model that this pool's weights come from; `None`: the model's own.
+    pub checkpoint: Option<PathBuf>,
     pub recipe: StageRecipe,
     pub kv: KvFormat,
     pub size: PoolSize,

@@ -52,6 +52,9 @@ impl Config {
             "pool {} | {} | {}+kv-{} | {size} of {} tokens",
             pool.name, pool.stage, pool.recipe, pool.kv, pool.page_tokens
         )?;
+        if let Some(checkpoint) = &pool.checkpoint {
+            write!(out, " | weights of {}", checkpoint.display())?;
+        }
         writeln!(out, " | tags {} | freed pages {}", if tags { "on" } else { "OFF" }, if zeroing { "zeroed" } else { "kept" })
     }
 

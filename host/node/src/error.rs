@@ -18,6 +18,15 @@ pub enum StartError {
     Checkpoint(#[from] CheckpointError),
     #[error(transparent)]
     Model(#[from] ModelError),
+    #[error(transparent)]
+    Agreement(#[from] millrace_model::AgreementError),
+    #[error(
+        "pool `{pool}`: the tokenizer of {} is not that of {}, so token ids would mean something else; give checkpoints of one \
+         model",
+        other.display(),
+        own.display()
+    )]
+    Tokenizers { pool: String, own: PathBuf, other: PathBuf },
     #[error("{}: the checkpoint has no tokenizer; serve one that has tokenizer.json or a GGUF vocabulary", .0.display())]
     NoTokenizer(PathBuf),
     #[error("tokenizer: {0}")]

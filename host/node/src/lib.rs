@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod checkpoints;
 mod error;
 mod generation;
 mod ids;

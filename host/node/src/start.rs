@@ -2,22 +2,23 @@
 //! quick to refuse is refused first.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use millrace_config::{Config, Device, DeviceKind, Model, Pool, PoolSize};
-use millrace_core::{Clock, Compute, PoolId, StageRecipe};
+use millrace_core::{Clock, Compute, KvFormat, PoolId, StageRecipe};
 use millrace_cpu::{CpuBackend, CpuCompute, CpuOptions};
 use millrace_engine::{EngineSpec, LaneSpec, PoolSpec, TagChecks};
 use millrace_kv::ZeroFreed;
 use millrace_model::{Architecture, Checkpoint, WeightCache};
-use millrace_ops::Backend;
+use millrace_ops::{Backend, KvLayout, PlaneKind};
 use millrace_scheduler::{StageLimits, TenantShare};
 use millrace_tokenize::{ChatTemplate, Tokenizer};
 
 use crate::admission::{Admission, TenantBounds};
+use crate::checkpoints::{Checkpoints, expand_home};
 use crate::error::StartError;
 use crate::ids::{Ids, MonotonicClock, random_u64};
 use crate::lanes::{Lanes, PoolFigures, tier};
@@ -44,16 +45,16 @@ impl Node {
     pub fn start(config: &Config) -> Result<Self, StartError> {
         let clock: Arc<dyn Clock> = Arc::new(MonotonicClock::new());
         let model = config.models.first().ok_or(StartError::NoModel)?;
-        let checkpoint = open(model)?;
-        let text = Text::load(&checkpoint, model)?;
+        let checkpoints = Checkpoints::open(config, model)?;
+        let text = Text::load(checkpoints.own(), model)?;
         // Components are small: a policy that is refused is told before the weights are read.
         let policies = Policies::load(config, clock.clone())?;
-        let pools = load_pools(config, &checkpoint)?;
+        let pools = load_pools(config, &checkpoints)?;
         let figures = |pool: &PoolSpec| PoolFigures {
             capacity_tokens: pool.pages.saturating_mul(pool.page_tokens),
             weight_bytes: pool.model.weight_bytes() as u64,
         };
-        let lanes = Lanes::new(config, checkpoint.digest(), &pools.iter().map(figures).collect::<Vec<_>>());
+        let lanes = Lanes::new(config, &checkpoints.digest(), &pools.iter().map(figures).collect::<Vec<_>>());
         let context_tokens = context(model, &pools, &lanes);
         let page_tokens = pools.first().map_or(0, |pool| pool.page_tokens);
         let spec = EngineSpec {
@@ -73,7 +74,7 @@ impl Node {
                 name: model.name.clone(),
                 context_tokens,
                 created_unix_s: unix_now_s(),
-                digest: checkpoint.digest().to_owned(),
+                digest: checkpoints.digest(),
             },
             longest_token_bytes: text.tokenizer.max_token_bytes(),
             tokenizer: text.tokenizer,
@@ -100,20 +101,6 @@ impl Node {
         };
         Ok(Self { inner: Arc::new(inner) })
     }
-}
-
-fn open(model: &Model) -> Result<Checkpoint, StartError> {
-    let path = expand_home(&model.path)?;
-    let checkpoint = Checkpoint::open(&path)?;
-    tracing::info!(path = %path.display(), digest = checkpoint.digest(), "opened {}", checkpoint.summary());
-    Ok(checkpoint)
-}
-
-/// `~/x` is below the home of whoever runs the server.
-fn expand_home(path: &Path) -> Result<PathBuf, StartError> {
-    let Ok(rest) = path.strip_prefix("~") else { return Ok(path.to_owned()) };
-    let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).ok_or_else(|| StartError::NoHome(path.to_owned()))?;
-    Ok(Path::new(&home).join(rest))
 }
 
 /// What turns text into tokens and back.
@@ -176,9 +163,9 @@ impl LoadedDevice {
         Ok(Self { backend: Arc::new(backend), weights: WeightCache::default(), models: BTreeMap::new() })
     }
 
-    /// Pools of one recipe share a model.
+    /// Pools of one recipe and checkpoint share a model.
     fn model(&mut self, checkpoint: &Checkpoint, recipe: StageRecipe) -> Result<Arc<dyn Architecture>, StartError> {
-        let key = recipe.to_string();
+        let key = format!("{} {recipe}", checkpoint.digest());
         if let Some(model) = self.models.get(&key) {
             return Ok(model.clone());
         }
@@ -190,13 +177,14 @@ impl LoadedDevice {
     }
 }
 
-fn load_pools(config: &Config, checkpoint: &Checkpoint) -> Result<Vec<PoolSpec>, StartError> {
+fn load_pools(config: &Config, checkpoints: &Checkpoints) -> Result<Vec<PoolSpec>, StartError> {
     let mut devices = config.devices.iter().map(LoadedDevice::new).collect::<Result<Vec<_>, _>>()?;
     let mut pools = Vec::with_capacity(config.pools.len());
     for (pool, id) in config.pools.iter().zip(0..).map(|(pool, row)| (pool, PoolId(row))) {
         let device = devices.get_mut(pool.device).ok_or_else(|| StartError::NoDevice(pool.name.clone()))?;
-        let model = device.model(checkpoint, pool.recipe)?;
+        let model = device.model(checkpoints.of(pool), pool.recipe)?;
         let layout = model.kv_layout(pool.kv, pool.page_tokens as usize);
+        warn_of_scales(pool, &layout);
         let pages = pages(pool, layout.page_bytes())?;
         tracing::info!(pool = pool.name, pages, tokens = pages.saturating_mul(pool.page_tokens), "pool sized");
         pools.push(PoolSpec {
@@ -211,10 +199,21 @@ fn load_pools(config: &Config, checkpoint: &Checkpoint) -> Result<Vec<PoolSpec>,
             limits: stage_limits(config, pool, id, pages),
             zero_freed: if config.zeroes_freed(pool) { ZeroFreed::Zero } else { ZeroFreed::Keep },
             tag_checks: if pool.tags { TagChecks::On } else { TagChecks::Off },
-            weights_digest: checkpoint.digest().to_owned(),
+            weights_digest: checkpoints.digest(),
         });
     }
     Ok(pools)
+}
+
+/// Latents have one scale per layer in FP8; without calibration it is 1, which may be wrong for a model.
+fn warn_of_scales(pool: &Pool, layout: &KvLayout) {
+    let latents = layout.planes.iter().any(|plane| plane.kind == PlaneKind::Latent);
+    if latents && pool.kv == KvFormat::Fp8 && !layout.latent_scales.calibrated() {
+        tracing::warn!(
+            pool = pool.name,
+            "the checkpoint has no scales for latents in FP8; every layer uses 1.0. Measure with `millrace eval compare`"
+        );
+    }
 }
 
 fn pages(pool: &Pool, page_bytes: usize) -> Result<u32, StartError> {

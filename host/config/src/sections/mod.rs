@@ -24,7 +24,7 @@ pub(crate) fn read(reader: &mut Reader, root: &DeTable<'_>, source_name: &str) -
     let mut root = reader.root(root);
     let models = models::models(&mut root, &base);
     let devices = models::devices(&mut root);
-    let pools = pools::read(&mut root, &models, &devices);
+    let pools = pools::read(&mut root, &models, &devices, &base);
     let lanes = lanes::read(&mut root, &pools);
     let policies = policies::read(&mut root.section("policy"), &base);
     let limits = limits::read(&mut root.section("limits"), &models);

@@ -2,7 +2,7 @@
 
 use millrace_core::{KvFormat, Stage, StageRecipe};
 
-use super::missing_table;
+use super::{Base, missing_table};
 use crate::defaults::{
     MAX_SEQUENCES, MAX_STEP_TOKENS, MAX_STEP_US, PAGE_TOKENS, PAGE_TOKENS_MULTIPLE, POOL_MEMORY_MIB, POOL_PAGES,
 };
@@ -21,7 +21,7 @@ pub(super) struct PoolRow<'t> {
     pub(super) sound: bool,
 }
 
-pub(super) fn read<'t>(root: &mut Section<'_, 't>, models: &[Model], devices: &[Device]) -> Vec<PoolRow<'t>> {
+pub(super) fn read<'t>(root: &mut Section<'_, 't>, models: &[Model], devices: &[Device], base: &Base) -> Vec<PoolRow<'t>> {
     let tables = root.named(KIND);
     if tables.is_empty() {
         missing_table(root, KIND, "no engine could run", "a `[pool.NAME]` with `stage = \"prefill\"` and one with \"decode\"");
@@ -29,6 +29,7 @@ pub(super) fn read<'t>(root: &mut Section<'_, 't>, models: &[Model], devices: &[
     let names = Names {
         models: models.iter().map(|model| model.table.as_str()).collect(),
         devices: devices.iter().map(|device| device.name.as_str()).collect(),
+        base,
     };
     let mut rows = Vec::new();
     for table in tables {
@@ -45,6 +46,7 @@ pub(super) fn read<'t>(root: &mut Section<'_, 't>, models: &[Model], devices: &[
 struct Names<'a> {
     models: Vec<&'a str>,
     devices: Vec<&'a str>,
+    base: &'a Base,
 }
 
 fn pool(section: &mut Section<'_, '_>, name: &str, names: &Names<'_>) -> (Pool, Option<Stage>) {
@@ -64,6 +66,7 @@ fn pool(section: &mut Section<'_, '_>, name: &str, names: &Names<'_>) -> (Pool, 
         stage: stage.unwrap_or(Stage::Prefill),
         device: section.reference("device", &names.devices).unwrap_or(0),
         model: section.reference("model", &names.models).unwrap_or(0),
+        checkpoint: section.text("checkpoint", "model-int4").map(|path| names.base.join(&path)),
         recipe: section.choice("recipe", &RECIPES, StageRecipe::Stored),
         kv: section.choice("kv", &FORMATS, KvFormat::Bf16),
         size: size(section),
