@@ -7,6 +7,7 @@ mod eval;
 mod keys;
 mod open_files;
 mod plan;
+mod quantize;
 mod serve;
 
 use std::process::ExitCode;
@@ -35,6 +36,8 @@ enum Command {
     Eval(eval::Eval),
     /// Size a deployment from a model's config.json: weights, KV, pages and tokens, before a GPU is bought.
     Plan(plan::PlanArgs),
+    /// Quantize a hub checkpoint to FP8 or INT4, tensor by tensor.
+    Quantize(quantize::QuantizeArgs),
     /// Measurements.
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
         Command::Keys(command) => command.run(),
         Command::Eval(command) => command.run().map_err(Failure::from),
         Command::Plan(args) => plan::run(&args),
+        Command::Quantize(args) => quantize::run(&args),
         Command::Bench(command) => command.run(),
     };
     match result {

@@ -2,7 +2,7 @@
 
 use super::QuantizeError;
 use super::fp8::quantize_block;
-use super::int4::{pack, quantize_group};
+use super::int4::{GroupQuantizer, pack};
 use super::layout::Place;
 use super::plan::{Action, BLOCK, Step};
 use super::report::Sums;
@@ -16,6 +16,7 @@ pub(super) struct Worker<'a> {
     sources: OpenFiles<'a>,
     shards: OpenFiles<'a>,
     e4m3: [f32; 256],
+    groups: GroupQuantizer,
     /// As stored.
     bytes: Vec<u8>,
     scale_bytes: Vec<u8>,
@@ -32,6 +33,7 @@ impl<'a> Worker<'a> {
             sources: OpenFiles::new(&job.source.files),
             shards: OpenFiles::new(job.paths),
             e4m3: e4m3_values(),
+            groups: GroupQuantizer::default(),
             bytes: Vec::new(),
             scale_bytes: Vec::new(),
             values: Vec::new(),
@@ -100,7 +102,7 @@ impl<'a> Worker<'a> {
         let mut sums = Sums::default();
         let mut codes = vec![0i8; group];
         for values in self.values.chunks_exact(group) {
-            let scale = quantize_group(values, &mut codes);
+            let scale = self.groups.quantize(values, &mut codes);
             self.scales.extend(scale.to_le_bytes());
             pack(&codes, &mut self.codes);
             let scale = scale.to_f32();

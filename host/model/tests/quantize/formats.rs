@@ -23,8 +23,8 @@ fn run_model(path: &Path, backend: &CpuBackend, ids: &[u32]) -> Vec<f32> {
 fn values_are_near_and_read_back_as_defined() {
     let source = fixture("llama-bf16");
     let (before, raw_before) = (decoded(&source), stored(&source));
-    // Bell-shaped weights lose 0.075 to 0.1 of their length to INT4 with groups of 32 to 128, and 0.026 to e4m3.
-    for (format, limit) in [(int4(32), 0.085), (int4(64), 0.1), (FP8, 0.03)] {
+    // Bell-shaped weights lose 0.097 of their length to INT4 with groups of 32 and scales of absmax / 7, and 0.026 to e4m3.
+    for (format, limit) in [(int4(32), 0.091), (int4(64), 0.105), (FP8, 0.03)] {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("out");
         let report = run(&source, &path, &options(format)).unwrap();
