@@ -7,7 +7,7 @@
 use millrace_ops::{E4M3_MAX, e4m3_from_f32};
 
 /// `absmax / 448` times each of these is tried. 448/464 is where the largest value still rounds to 448.
-const FACTORS: [f32; 10] = [1.0, 448.0 / 464.0, 0.92, 1.090_508, 1.189_207, 1.296_84, 1.414_214, 1.542_211, 1.681_793, 1.834_008];
+const FACTORS: [f32; 10] = [1.0, 448.0 / 464.0, 0.92, 1.09, 1.19, 1.3, 1.42, 1.54, 1.68, 1.83];
 /// The smallest scale; below it f32 loses digits, and devices flush to zero.
 const SMALLEST_SCALE: f32 = f32::MIN_POSITIVE;
 /// Smallest e4m3 number that is not subnormal, 2^-6.

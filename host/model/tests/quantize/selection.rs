@@ -100,6 +100,9 @@ fn first_layer(modules: &BTreeSet<String>) -> Vec<&str> {
     modules.iter().filter_map(|module| module.strip_prefix("model.layers.0.")).collect()
 }
 
+/// Format, preset, keep, and the modules of layer 0 that are quantized.
+type Case<'a> = (QuantizedFormat, Option<Preset>, &'a [&'a str], Vec<&'a str>);
+
 #[test]
 fn presets_and_keep_choose() {
     let directory = tempfile::tempdir().unwrap();
@@ -117,7 +120,7 @@ fn presets_and_keep_choose() {
         "self_attn.q_b_proj",
     ];
     let all = [&experts[..], &rest[..]].concat();
-    let cases: [(QuantizedFormat, Option<Preset>, &[&str], Vec<&str>); 7] = [
+    let cases: [Case<'_>; 7] = [
         (int4(32), None, &[], all.clone()),
         (FP8, None, &[], all.clone()),
         (int4(32), Some(Preset::Kimi), &[], experts.to_vec()),
