@@ -1,21 +1,25 @@
 //! INT4 groups: finds the scale and the codes that lose least. Knows no tensor and no file.
 //!
 //! compressed-tensors `pack-quantized`, symmetric: value = code * scale, code in -8..=7, scale in BF16. For each group, every
-//! scale of a grid below `absmax / 7` is rounded to BF16 and tried with rounding to nearest; then the least-squares scale of
-//! the best codes is tried in turn. The error of each is that of the values as they will be read.
+//! scale of a grid is rounded to BF16 and tried with rounding to nearest; then the least-squares scale of the best codes is tried
+//! in turn. The error of each is that of the values as they will be read.
 //!
-//! Errors are weighted: a value x counts with `sqrt(mean(x^2) + x^2)`, its mean taken over the group. Large weights matter more to
-//! a model than their share of the plain squared error says. On SmolLM2-135M with groups of 32, the KL divergence to the source
-//! falls by 8 % against the plain error's choice, while the plain relative error rises from 0.0838 to 0.0852.
+//! The grid is `absmax / 7`, which models trained for this format were trained with, then from there down, signed so that the value of
+//! the largest magnitude meets the code -8, which has no counterpart. Scales below zero are common in 4-bit checkpoints (GGUF's
+//! Q4_0, AutoRound); on bell-shaped weights the relative error falls by 6 %.
+//!
+//! Errors are weighted: a value x counts with `sqrt(mean(x^2) + x^2)`, its mean taken over the group: large weights matter more to
+//! a model than their share of the plain squared error says. On SmolLM2-135M, the KL divergence from the source is lower by 8 %
+//! with groups of 32 and by 25 % with groups of 128 than with the scales that the plain error chooses.
 
 use half::bf16;
 
-/// Steps of the grid, which goes from `absmax / 7` (nothing clips) down by a factor of [`LOWEST`].
+/// Steps of the grid, which goes from `absmax / 7` down by a factor of [`LOWEST`].
 const GRID_STEPS: u32 = 16;
 const LOWEST: f32 = 0.6;
 /// Times that the least-squares scale of the codes is tried.
 const REFINEMENTS: usize = 2;
-/// The smallest scale: below it BF16 loses digits, and devices flush to zero.
+/// The smallest magnitude of a scale: below it BF16 loses digits, and devices flush to zero.
 const SMALLEST_SCALE: f32 = f32::MIN_POSITIVE;
 /// Added to a float below 2^22 in magnitude, leaves it rounded to an integer, ties to even, when taken away again.
 const ROUNDER: f32 = 12_582_912.0;
@@ -29,9 +33,9 @@ pub(super) struct GroupQuantizer {
 impl GroupQuantizer {
     /// The best scale for `values`, all finite, and its codes, as many as there are values. A group of zeros has scale 1.
     pub(super) fn quantize(&mut self, values: &[f32], codes: &mut [i8]) -> bf16 {
-        let largest = values.iter().fold(0f32, |largest, value| largest.max(value.abs()));
+        let largest = values.iter().fold(0f32, |largest, &value| if value.abs() > largest.abs() { value } else { largest });
         let mut scale = bf16::ONE;
-        if largest > 0.0 {
+        if largest != 0.0 {
             self.weigh(values);
             scale = self.best_scale(values, largest);
         }
@@ -51,13 +55,15 @@ impl GroupQuantizer {
         self.weights.extend(values.iter().map(|value| (mean + value * value).sqrt()));
     }
 
+    /// `largest` is the value of the largest magnitude.
     fn best_scale(&self, values: &[f32], largest: f32) -> bf16 {
         let mut best = (f32::INFINITY, bf16::ONE);
+        self.take_better(&mut best, values, stored(largest.abs() / 7.0));
         let mut last = None;
         for step in 0..=GRID_STEPS {
             #[expect(clippy::cast_precision_loss, reason = "small whole numbers")]
             let factor = 1.0 - (1.0 - LOWEST) * (step as f32 / GRID_STEPS as f32);
-            let scale = stored(largest / 7.0 * factor);
+            let scale = stored(-largest / 7.0 * factor);
             // Neighbours on the grid may round to the same scale.
             if last.replace(scale) != Some(scale) {
                 self.take_better(&mut best, values, scale);
@@ -112,7 +118,7 @@ impl GroupQuantizer {
 
 /// As a checkpoint holds it.
 fn stored(scale: f32) -> bf16 {
-    bf16::from_f32(scale.max(SMALLEST_SCALE))
+    bf16::from_f32(scale.abs().max(SMALLEST_SCALE).copysign(scale))
 }
 
 /// The nearest whole number in -8..=7, ties to even.
@@ -207,11 +213,20 @@ mod tests {
         assert_eq!(codes, [0; 32]);
         for tiny in [f32::MIN_POSITIVE, f32::from_bits(1), 1e-37] {
             let scale = quantize_group(&[tiny; 32], &mut codes).to_f32();
-            assert!(scale.is_normal() && scale > 0.0, "{tiny:e}: {scale:e}");
-            assert!((tiny - f32::from(codes[0]) * scale).abs() <= scale / 2.0, "{tiny:e}");
+            assert!(scale.is_normal(), "{tiny:e}: {scale:e}");
+            assert!((tiny - f32::from(codes[0]) * scale).abs() <= scale.abs() / 2.0, "{tiny:e}");
         }
-        let scale = quantize_group(&[65_504.0, -65_504.0], &mut codes[..2]).to_f32();
-        assert!(scale.is_finite() && codes[..2] == [7, -7] || codes[..2] == [7, -8], "{scale} {codes:?}");
+    }
+
+    #[test]
+    fn the_largest_value_meets_the_code_without_counterpart() {
+        for sign in [1.0, -1.0] {
+            let values: Vec<f32> =
+                (0..32).map(|i| if i == 9 { sign * 65_504.0 } else { 8188.0 * ((i % 9) as f32 - 4.0) }).collect();
+            let mut codes = vec![0; 32];
+            let scale = quantize_group(&values, &mut codes).to_f32();
+            assert_eq!((codes[9], scale), (-8, -sign * 8192.0));
+        }
     }
 
     #[test]
