@@ -55,6 +55,10 @@ CASES = {
 }
 
 
+# Where the seed that the name gives leaves a cached value so near to a rounding boundary that float noise decides its side.
+SEEDS = {"odd-glm_5_2": 7}
+
+
 def to_bf16(values: torch.Tensor) -> torch.Tensor:
     return values.to(torch.bfloat16).float()
 
@@ -107,7 +111,7 @@ def to_fp8(weight: torch.Tensor):
 
 def make(out: Path, name: str) -> None:
     model_type, values, form = CASES[name]
-    torch.manual_seed(sum(name.encode()))
+    torch.manual_seed(SEEDS.get(name, sum(name.encode())))
     config = AutoConfig.for_model(model_type, **values)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
     with torch.no_grad():
