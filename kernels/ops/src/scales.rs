@@ -31,6 +31,14 @@ impl ScaleData<'_> {
         }
     }
 
+    /// The bits of scale `index`, 16 or 32. Panics where there are not as many.
+    pub fn bits(&self, index: usize) -> u32 {
+        match self {
+            Self::F32(_) => self.value(index).to_bits(),
+            Self::F16(bytes) | Self::Bf16(bytes) => u32::from(u16::from_le_bytes([bytes[index * 2], bytes[index * 2 + 1]])),
+        }
+    }
+
     /// All of them.
     pub fn values(&self) -> impl Iterator<Item = f32> {
         (0..self.count()).map(|index| self.value(index))
@@ -53,5 +61,7 @@ mod tests {
         for scales in [ScaleData::F32(&f32s), ScaleData::F16(&f16s), ScaleData::Bf16(&bf16s)] {
             assert_eq!(scales.values().collect::<Vec<f32>>(), wanted);
         }
+        assert_eq!((ScaleData::F32(&f32s).bits(1), ScaleData::Bf16(&bf16s).bits(1)), (0xc000_0000, 0xc000));
+        assert_eq!(ScaleData::F16(&f16s).bits(0), 0x3800);
     }
 }

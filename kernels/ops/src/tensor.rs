@@ -132,9 +132,10 @@ impl<'a> TensorView<'a> {
                     fill(values, codes.iter().map(|&code| e4m3_to_f32(code) * scale));
                 }
             }
-            TensorData::Int4Group { group, .. } | TensorData::Int4ZeroPoint { group, .. } => {
+            TensorData::Int4Group { scales, group, .. } | TensorData::Int4ZeroPoint { scales, group, .. } => {
                 for (g, values) in out.chunks_mut(group).enumerate() {
-                    let (scale, zero) = self.int4_group(row, g);
+                    let (index, zero) = self.int4_group(row, g);
+                    let scale = scales.value(index);
                     fill(values, (g * group..).map(|c| (f32::from(packed_nibble(bytes, c)) - f32::from(zero)) * scale));
                 }
             }
@@ -151,18 +152,18 @@ impl<'a> TensorView<'a> {
         }
     }
 
-    /// Scale and zero of group `g` of logical row `row` of a packed INT4 tensor; (1, 8) for other formats.
-    pub fn int4_group(&self, row: usize, g: usize) -> (f32, u8) {
+    /// Which of its scales group `g` of logical row `row` of a packed INT4 tensor has, and its zero; (0, 8) for other formats.
+    pub fn int4_group(&self, row: usize, g: usize) -> (usize, u8) {
         let row = self.stored_row(row);
         match self.data {
-            TensorData::Int4Group { scales, group, .. } => (scales.value(row * (self.cols / group) + g), 8),
-            TensorData::Int4ZeroPoint { scales, zeros, group, .. } => {
+            TensorData::Int4Group { group, .. } => (row * (self.cols / group) + g, 8),
+            TensorData::Int4ZeroPoint { zeros, group, .. } => {
                 let groups = self.cols / group;
                 // Word (row/8, g), of which rows 2k and 2k + 1 share byte k.
                 let byte = zeros[(row / 8 * groups + g) * 4 + row % 8 / 2];
-                (scales.value(row * groups + g), byte >> (4 * (row % 2)) & 0xf)
+                (row * groups + g, byte >> (4 * (row % 2)) & 0xf)
             }
-            _ => (1.0, 8),
+            _ => (0, 8),
         }
     }
 }

@@ -41,10 +41,28 @@ impl ScaleType {
         self.decode(self.encode(scale) + 1)
     }
 
-    /// Writes `scale`, rounded to nearest, to the first bytes of `to`.
-    pub(super) fn put(self, scale: f32, to: &mut [u8]) {
-        let bytes = self.encode(scale).to_le_bytes();
-        to[..self.bytes()].copy_from_slice(&bytes[..self.bytes()]);
+    /// Writes a scale's bits to the first bytes of `to`.
+    #[expect(clippy::cast_possible_truncation, reason = "16-bit types have 16 bits")]
+    pub(super) fn put(self, bits: u32, to: &mut [u8]) {
+        if self == Self::F32 {
+            to[..4].copy_from_slice(&bits.to_le_bytes());
+        } else {
+            to[..2].copy_from_slice(&(bits as u16).to_le_bytes());
+        }
+    }
+
+    /// Bits of a scale of type `from`, in this type; unchanged where they are the same.
+    pub(super) fn convert(self, from: Self, bits: u32) -> u32 {
+        if self == from { bits } else { self.encode(from.decode(bits)) }
+    }
+
+    pub(super) fn is_finite(self, bits: u32) -> bool {
+        let exponent = match self {
+            Self::F16 => 0x7c00,
+            Self::Bf16 => 0x7f80,
+            Self::F32 => 0x7f80_0000,
+        };
+        bits & exponent != exponent
     }
 
     /// Scale `index` of the scales that lie one after the other in `from`.
@@ -53,7 +71,8 @@ impl ScaleType {
         self.decode(at.iter().rev().fold(0, |bits, &byte| bits << 8 | u32::from(byte)))
     }
 
-    fn encode(self, scale: f32) -> u32 {
+    /// The bits of the nearest value of this type.
+    pub(super) fn encode(self, scale: f32) -> u32 {
         match self {
             Self::F16 => u32::from(f16::from_f32(scale).to_bits()),
             Self::Bf16 => u32::from(bf16::from_f32(scale).to_bits()),
@@ -62,7 +81,7 @@ impl ScaleType {
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "16-bit types have 16 bits")]
-    fn decode(self, bits: u32) -> f32 {
+    pub(super) fn decode(self, bits: u32) -> f32 {
         match self {
             Self::F16 => f16::from_bits(bits as u16).to_f32(),
             Self::Bf16 => bf16::from_bits(bits as u16).to_f32(),
@@ -82,9 +101,12 @@ mod tests {
             for (i, value) in [0.3, -2.5, 0.0].into_iter().enumerate() {
                 let rounded = scale_type.round(value);
                 assert!((rounded - value).abs() <= value.abs() / 256.0);
-                scale_type.put(value, &mut bytes[i * scale_type.bytes()..]);
+                scale_type.put(scale_type.encode(value), &mut bytes[i * scale_type.bytes()..]);
                 assert_eq!(scale_type.get(&bytes, i), rounded);
             }
+            assert!(scale_type.is_finite(scale_type.encode(-1.0)) && !scale_type.is_finite(scale_type.encode(f32::NAN)));
+            assert!(!scale_type.is_finite(scale_type.encode(f32::NEG_INFINITY)));
+            assert_eq!(ScaleType::F32.convert(scale_type, scale_type.encode(0.5)), 0.5f32.to_bits());
             let above = scale_type.next_up(1.0);
             assert!(above > 1.0 && scale_type.round((1.0 + above) / 2.0) == 1.0, "ties to even");
         }

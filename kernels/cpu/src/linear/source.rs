@@ -1,20 +1,21 @@
 //! Rows of checkpoint tensors on their way into panels: as integer codes with 16-bit scales, or as values of a format.
 //! Knows the formats of tensors; not where a row will lie.
 
-use half::{bf16, f16};
+use half::bf16;
 use millrace_ops::{ScaleData, TensorData, TensorView, e4m3_from_f32, e4m3_to_f32};
 
 use super::layout::{BLOCK_COLS, Codes, DENSE_BLOCK_COLS, IntLayout, Offset};
 use super::quantize::{self, NotFinite, Quantized};
+use super::scale_type::ScaleType;
 
 /// One row of an integer weight, in the terms of its [`IntLayout`].
 pub(super) struct IntRow {
     /// `blocks * 32`.
     pub(super) codes: Vec<u8>,
-    /// One per span; values of the layout's type.
-    pub(super) scales: Vec<f32>,
-    /// One per span, f16 values; only meaningful with [`Offset::Minimum`].
-    pub(super) minima: Vec<f32>,
+    /// One per span; bits of the layout's type.
+    pub(super) scales: Vec<u32>,
+    /// One per span, f16 bits; only meaningful with [`Offset::Minimum`].
+    pub(super) minima: Vec<u32>,
     /// One per span; only meaningful with [`Offset::Zero`].
     pub(super) zeros: Vec<u8>,
     values: Vec<f32>,
@@ -24,16 +25,16 @@ impl IntRow {
     pub(super) fn new(layout: &IntLayout, cols: usize) -> Self {
         let spans = layout.spans();
         let codes = vec![0; layout.blocks * BLOCK_COLS];
-        Self { codes, scales: vec![0.0; spans], minima: vec![0.0; spans], zeros: vec![0; spans], values: vec![0.0; cols] }
+        Self { codes, scales: vec![0; spans], minima: vec![0; spans], zeros: vec![0; spans], values: vec![0.0; cols] }
     }
 
     /// The row's values as the layout holds them.
     pub(super) fn values(&self, layout: &IntLayout, out: &mut [f32]) {
         for (i, value) in out.iter_mut().enumerate() {
             let (code, span) = (f32::from(self.codes[i]), i / BLOCK_COLS / layout.span);
-            let scale = self.scales[span];
+            let scale = layout.scale.decode(self.scales[span]);
             *value = match layout.offset {
-                Offset::Minimum => scale * code + self.minima[span],
+                Offset::Minimum => scale * code + ScaleType::F16.decode(self.minima[span]),
                 Offset::Centre => scale * (code - f32::from(layout.centre())),
                 Offset::Zero => scale * (code - f32::from(self.zeros[span])),
             };
@@ -47,9 +48,9 @@ impl IntRow {
             TensorData::Q4_1(_) => {
                 for (b, block) in bytes.chunks_exact(20).enumerate() {
                     unpack_nibbles(&block[4..], &mut self.codes[b * 32..][..32]);
-                    self.scales[b] = f16_at(block, 0);
-                    self.minima[b] = f16_at(block, 2);
-                    if !(self.scales[b].is_finite() && self.minima[b].is_finite()) {
+                    // Minima go with F16 scales and groups of 32.
+                    (self.scales[b], self.minima[b]) = (u16_at(block, 0), u16_at(block, 2));
+                    if !(ScaleType::F16.is_finite(self.scales[b]) && ScaleType::F16.is_finite(self.minima[b])) {
                         return Err(NotFinite);
                     }
                 }
@@ -58,7 +59,7 @@ impl IntRow {
             TensorData::Q4_0(_) => {
                 for (b, block) in bytes.chunks_exact(18).enumerate() {
                     unpack_nibbles(&block[2..], &mut self.codes[b * 32..][..32]);
-                    self.settle(b, f16_at(block, 0), 8, layout)?;
+                    self.settle(b, (ScaleType::F16, u16_at(block, 0)), 8, layout)?;
                 }
                 Ok(())
             }
@@ -67,11 +68,11 @@ impl IntRow {
                     for (code, q) in self.codes[b * 32..][..32].iter_mut().zip(&block[2..]) {
                         *code = q ^ 0x80;
                     }
-                    self.settle(b, f16_at(block, 0), 128, layout)?;
+                    self.settle(b, (ScaleType::F16, u16_at(block, 0)), 128, layout)?;
                 }
                 Ok(())
             }
-            TensorData::Int4Group { group, .. } | TensorData::Int4ZeroPoint { group, .. } => {
+            TensorData::Int4Group { scales, group, .. } | TensorData::Int4ZeroPoint { scales, group, .. } => {
                 let (codes, padding) = self.codes.split_at_mut(bytes.len() * 2);
                 for (pair, byte) in codes.chunks_exact_mut(2).zip(bytes) {
                     pair.copy_from_slice(&[byte & 0xf, byte >> 4]);
@@ -79,8 +80,8 @@ impl IntRow {
                 // Of the row before, shifted perhaps.
                 padding.fill(0);
                 for b in 0..layout.blocks {
-                    let (scale, zero) = view.int4_group(row, b * BLOCK_COLS / group);
-                    self.settle(b, scale, zero, layout)?;
+                    let (index, zero) = view.int4_group(row, b * BLOCK_COLS / group);
+                    self.settle(b, (ScaleType::of(&scales), scales.bits(index)), zero, layout)?;
                 }
                 Ok(())
             }
@@ -97,22 +98,22 @@ impl IntRow {
                 Codes::Nibbles | Codes::Narrow => (quantize::int4_block(x, layout.scale)?, 8),
             };
             self.codes[b * BLOCK_COLS..][..BLOCK_COLS].copy_from_slice(&block.codes);
-            self.settle(b, block.scale, zero, layout)?;
+            self.settle(b, (layout.scale, layout.scale.encode(block.scale)), zero, layout)?;
         }
         self.values = values;
         Ok(())
     }
 
-    /// Brings block `b`, whose codes are there with `zero` as the code of 0, into the layout's terms.
-    fn settle(&mut self, b: usize, scale: f32, zero: u8, layout: &IntLayout) -> Result<(), NotFinite> {
+    /// Brings block `b`, whose codes are there with `zero` as the code of 0, into the layout's terms. `scale`: type and bits.
+    fn settle(&mut self, b: usize, scale: (ScaleType, u32), zero: u8, layout: &IntLayout) -> Result<(), NotFinite> {
         let span = b / layout.span;
-        self.scales[span] = scale;
+        let bits = layout.scale.convert(scale.0, scale.1);
+        self.scales[span] = bits;
         match layout.offset {
             Offset::Minimum => {
                 // Exact: zero is a power of two here. Only an overflow can spoil it.
-                let minimum = f16::from_f32(-f32::from(zero) * scale).to_f32();
-                self.minima[span] = minimum;
-                return if minimum.is_finite() { Ok(()) } else { Err(NotFinite) };
+                self.minima[span] = ScaleType::F16.encode(-f32::from(zero) * layout.scale.decode(bits));
+                return if ScaleType::F16.is_finite(self.minima[span]) { Ok(()) } else { Err(NotFinite) };
             }
             Offset::Zero => self.zeros[span] = zero,
             Offset::Centre => {
@@ -123,7 +124,7 @@ impl IntRow {
                 }
             }
         }
-        if scale.is_finite() { Ok(()) } else { Err(NotFinite) }
+        if layout.scale.is_finite(bits) { Ok(()) } else { Err(NotFinite) }
     }
 }
 
@@ -204,6 +205,6 @@ pub(super) fn int4_scales<'a>(view: &TensorView<'a>) -> Option<(ScaleData<'a>, u
     }
 }
 
-fn f16_at(bytes: &[u8], at: usize) -> f32 {
-    f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
+fn u16_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]))
 }

@@ -90,6 +90,8 @@ fn stored_type(cursor: &mut Cursor<'_>, tensor: &str) -> Result<StoredType, Chec
         34 | 35 => "a ternary quant",
         39 => "MXFP4",
         40 => "NVFP4",
+        41 => "Q1_0",
+        42 => "Q2_0",
         other => return Err(cursor.damaged("tensor type", format!("`{tensor}` has type {other}, which does not exist"))),
     };
     let what = format!("tensor `{tensor}` in {name}");

@@ -98,7 +98,7 @@ impl Tensor {
         self.scale_type = scale_type;
         self.scale_bytes = vec![0; self.scales.len() * scale_type.bytes()];
         for (scale, to) in self.scales.iter().zip(self.scale_bytes.chunks_exact_mut(scale_type.bytes())) {
-            scale_type.put(*scale, to);
+            scale_type.put(scale_type.encode(*scale), to);
         }
         self
     }
