@@ -31,7 +31,7 @@ SHAPE = dict(vocab_size=40, num_hidden_layers=1, num_attention_heads=4, num_key_
              rope_parameters=dict(rope_theta=1000.0, rope_type="default"))
 SMALL = SHAPE | dict(hidden_size=64, intermediate_size=96, head_dim=16)
 ODD = SHAPE | dict(hidden_size=36, intermediate_size=60, head_dim=10)
-WIDE = SHAPE | dict(hidden_size=128, intermediate_size=128, head_dim=40)
+WIDE = SHAPE | dict(hidden_size=128, intermediate_size=128, head_dim=24, tie_word_embeddings=True)
 
 
 def int4(**rest):
