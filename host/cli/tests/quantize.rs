@@ -59,7 +59,7 @@ fn tables_name_layers_worst_tensors_and_sizes() {
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
     let text = stdout(&output);
     for part in
-        ["model.layers.1 ", "all ", "worst tensors", "14 tensors, 229376 parameters in FP8 (128x128 blocks)", "0.60 MiB -> "]
+        ["model.layers.1 ", "all ", "worst tensors", "14 tensors, 245760 parameters in FP8 (128x128 blocks)", "0.60 MiB -> "]
     {
         assert!(text.contains(part), "{part} in\n{text}");
     }

@@ -21,6 +21,7 @@ mod names;
 mod plan;
 mod report;
 mod rule;
+mod select;
 mod source;
 mod values;
 mod work;

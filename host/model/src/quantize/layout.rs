@@ -150,7 +150,7 @@ mod tests {
             outputs: Vec::new(),
             modules: Modules::default(),
             kept: BTreeMap::new(),
-            unmatched: Vec::new(),
+            notes: Vec::new(),
         };
         for (index, step) in steps.iter().enumerate() {
             let first = plan.outputs.len();

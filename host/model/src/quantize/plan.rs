@@ -3,18 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use regex::bytes::{Regex, RegexBuilder};
-
-use super::rule::{Part, part_of};
+use super::select::{Kept, Selection, Verdict};
 use super::source::{ElementType, Source, SourceTensor};
-use super::{QuantizeError, QuantizeOptions, QuantizedFormat, Scope};
+use super::{QuantizeError, QuantizeOptions, QuantizedFormat};
 
 /// Rows and columns of an FP8 block; also the rows that a worker takes at a time.
 pub(super) const BLOCK: usize = 128;
-/// Wider matrices are no model's; a worker holds [`BLOCK`] rows at a time.
-const MAX_COLUMNS: usize = 1 << 16;
-const MAX_KEEPS: usize = 256;
-const MAX_KEEP_BYTES: usize = 1 << 20;
 
 /// How a tensor is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,34 +49,6 @@ pub(super) struct Modules {
     pub(super) floats: Vec<String>,
 }
 
-/// Why a matrix that the rule would quantize was not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kept {
-    Asked,
-    Preset,
-    /// Floats in a quantized source.
-    ByIntent,
-    /// FP8 is asked for and there.
-    Already,
-    Columns,
-    Type,
-    Wide,
-}
-
-impl Kept {
-    pub(super) fn why(self) -> &'static str {
-        match self {
-            Self::Asked => "--keep names them",
-            Self::Preset => "the preset quantizes routed experts only",
-            Self::ByIntent => "the source is quantized and keeps them in floats",
-            Self::Already => "they are FP8 already",
-            Self::Columns => "their columns are no multiple of the group",
-            Self::Type => "they are no matrices of F32, F16, BF16 or FP8",
-            Self::Wide => "they have more than 65,536 columns",
-        }
-    }
-}
-
 /// Everything that is written, in the order of the source's bytes.
 pub(super) struct Plan {
     pub(super) steps: Vec<Step>,
@@ -90,8 +56,8 @@ pub(super) struct Plan {
     pub(super) modules: Modules,
     /// Indices of source tensors.
     pub(super) kept: BTreeMap<Kept, Vec<usize>>,
-    /// Patterns of `keep` that no tensor's name matches.
-    pub(super) unmatched: Vec<String>,
+    /// What the caller should know about the choice.
+    pub(super) notes: Vec<String>,
 }
 
 impl Plan {
@@ -99,25 +65,25 @@ impl Plan {
     /// [`QuantizeError::Keep`] for a pattern that is no regular expression, [`QuantizeError::Tensor`] for FP8 without fitting
     /// scales, [`QuantizeError::Nothing`] where nothing is left to quantize.
     pub(super) fn new(source: &Source, options: &QuantizeOptions) -> Result<Self, QuantizeError> {
-        let keep = compile(&options.keep)?;
+        let Selection { verdicts, notes } = Selection::new(source, options)?;
         let by_name: BTreeMap<&str, usize> = source.tensors.iter().enumerate().map(|(i, t)| (t.name.as_str(), i)).collect();
         let modules = Modules::default();
-        let mut plan = Self { steps: Vec::new(), outputs: Vec::new(), modules, kept: BTreeMap::new(), unmatched: Vec::new() };
-        plan.unmatched = unmatched(&keep, source);
+        let mut plan = Self { steps: Vec::new(), outputs: Vec::new(), modules, kept: BTreeMap::new(), notes };
         let mut scales_of = BTreeMap::new();
         for (index, tensor) in source.tensors.iter().enumerate().filter(|(_, tensor)| tensor.kind == ElementType::F8_E4M3) {
             scales_of.insert(index, scales(source, tensor, &by_name)?);
         }
         let companions: BTreeSet<usize> = scales_of.values().copied().collect();
-        for (index, tensor) in source.tensors.iter().enumerate().filter(|(index, _)| !companions.contains(index)) {
+        for (index, (tensor, verdict)) in source.tensors.iter().zip(verdicts).enumerate() {
             let scales = scales_of.get(&index).copied();
-            match part_of(&tensor.name).map(|part| keeps(source, tensor, part, options, &keep)) {
-                Some(None) => plan.quantize(tensor, index, scales, options.format),
-                Some(Some(kept)) => {
+            match verdict {
+                _ if companions.contains(&index) => {}
+                Verdict::Quantize => plan.quantize(tensor, index, scales, options.format),
+                Verdict::Keep(kept) => {
                     plan.kept.entry(kept).or_default().push(index);
                     plan.copy(source, index, scales, options.format);
                 }
-                None => plan.copy(source, index, scales, options.format),
+                Verdict::Other => plan.copy(source, index, scales, options.format),
             }
         }
         if plan.modules.quantized.is_empty() {
@@ -190,29 +156,6 @@ impl Plan {
     }
 }
 
-/// Why a projection stays as it is stored; None where it is quantized.
-fn keeps(source: &Source, tensor: &SourceTensor, part: Part, options: &QuantizeOptions, keep: &[Regex]) -> Option<Kept> {
-    let is_fp8 = tensor.kind == ElementType::F8_E4M3;
-    let Some((_, cols)) = tensor.matrix().filter(|_| tensor.kind.value_bytes().is_some()) else { return Some(Kept::Type) };
-    if keep.iter().any(|regex| regex.is_match(tensor.name.as_bytes())) {
-        return Some(Kept::Asked);
-    }
-    if options.scope() == Scope::RoutedExperts && part != Part::RoutedExpert {
-        return Some(Kept::Preset);
-    }
-    if source.is_fp8 && !is_fp8 {
-        return Some(Kept::ByIntent);
-    }
-    if cols > MAX_COLUMNS {
-        return Some(Kept::Wide);
-    }
-    match options.format {
-        QuantizedFormat::Int4Group { group } if !cols.is_multiple_of(group) => Some(Kept::Columns),
-        QuantizedFormat::Fp8Block if is_fp8 => Some(Kept::Already),
-        _ => None,
-    }
-}
-
 /// The scales of an FP8 tensor: F32, one for each 128x128 block.
 fn scales(source: &Source, tensor: &SourceTensor, by_name: &BTreeMap<&str, usize>) -> Result<usize, QuantizeError> {
     let wrong = |why: String| QuantizeError::tensor(source.file_of(tensor), &tensor.name, why);
@@ -228,25 +171,6 @@ fn scales(source: &Source, tensor: &SourceTensor, by_name: &BTreeMap<&str, usize
         return Err(wrong(why));
     }
     Ok(index)
-}
-
-fn compile(patterns: &[String]) -> Result<Vec<Regex>, QuantizeError> {
-    let wrong = |pattern: &str, why: String| QuantizeError::Keep { pattern: pattern.to_owned(), why };
-    if let Some(pattern) = patterns.get(MAX_KEEPS) {
-        return Err(wrong(pattern, format!("is one of more than {MAX_KEEPS} patterns")));
-    }
-    let build = |pattern: &String| {
-        // Names are ASCII; tables of Unicode classes would only take memory.
-        let builder = &mut RegexBuilder::new(pattern);
-        let built = builder.unicode(false).size_limit(MAX_KEEP_BYTES).dfa_size_limit(MAX_KEEP_BYTES).build();
-        built.map_err(|error| wrong(pattern, error.to_string()))
-    };
-    patterns.iter().map(build).collect()
-}
-
-fn unmatched(keep: &[Regex], source: &Source) -> Vec<String> {
-    let idle = keep.iter().filter(|regex| !source.tensors.iter().any(|tensor| regex.is_match(tensor.name.as_bytes())));
-    idle.map(|regex| regex.as_str().to_owned()).collect()
 }
 
 /// `model.layers.0.mlp.up_proj` of its weight.

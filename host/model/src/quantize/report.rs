@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::plan::{Kept, Plan};
+use super::plan::Plan;
 use super::rule::layer_of;
+use super::select::Kept;
 use super::source::Source;
 
 /// Tensors that a report names as its worst.
@@ -137,7 +138,7 @@ impl QuantizeReport {
             bytes_after: 0,
             files: 0,
             parameters: 0,
-            notes: plan.unmatched.iter().map(|pattern| format!("--keep `{pattern}` matches no tensor")).collect(),
+            notes: plan.notes.clone(),
         };
         let mut layers: BTreeMap<&str, usize> = BTreeMap::new();
         for (step, sums) in plan.steps.iter().zip(&losses.done).filter(|(step, _)| step.action != super::plan::Action::Copy) {

@@ -60,6 +60,18 @@ pub(super) fn layer_of(tensor: &str) -> Option<&str> {
     tensor.get(..before.len().checked_add("layers.".len())?.checked_add(digits)?)
 }
 
+/// What many programs load together as one tensor, by a name for it: the experts of a layer, q/k/v, gate and up, the two
+/// projections to latents. None for a projection that stands alone.
+pub(super) fn loaded_as_one(tensor: &str) -> Option<String> {
+    if part_of(tensor)? == Part::RoutedExpert {
+        return tensor.split_once(".experts.").map(|(before, _)| format!("{before}.experts"));
+    }
+    let (before, last) = tensor.strip_suffix(".weight")?.rsplit_once('.')?;
+    let together = ["q_proj k_proj v_proj", "gate_proj up_proj", "q_a_proj kv_a_proj_with_mqa"];
+    let names = together.into_iter().find(|names| names.split(' ').any(|name| name == last))?;
+    Some(format!("{before}.({})", names.replace(' ', "|")))
+}
+
 fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
@@ -122,6 +134,23 @@ mod tests {
         ];
         for name in names.chain(outside.map(str::to_owned)) {
             assert_eq!(part_of(&name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_loaded_as_one() {
+        let cases = [
+            ("mlp.experts.3.up_proj", Some("mlp.experts")),
+            ("mlp.experts.12.down_proj", Some("mlp.experts")),
+            ("self_attn.k_proj", Some("self_attn.(q_proj|k_proj|v_proj)")),
+            ("mlp.shared_experts.up_proj", Some("mlp.shared_experts.(gate_proj|up_proj)")),
+            ("self_attn.q_a_proj", Some("self_attn.(q_a_proj|kv_a_proj_with_mqa)")),
+            ("mlp.down_proj", None),
+            ("mlp.gate", None),
+        ];
+        for (module, wanted) in cases {
+            let whole = loaded_as_one(&format!("model.layers.0.{module}.weight"));
+            assert_eq!(whole, wanted.map(|whole| format!("model.layers.0.{whole}")), "{module}");
         }
     }
 

@@ -139,6 +139,14 @@ fn presets_and_keep_choose() {
         assert_eq!(first_layer(&modules), wanted, "case {index}");
         assert_eq!(report.tensors.len(), modules.len());
         check_config(&config(&path)["quantization_config"], &tensors);
+        // q_a_proj and kv_a_proj_with_mqa are kept both, up_proj of experts without their down_proj.
+        assert_eq!(
+            report.notes.iter().any(|note| note.starts_with("3 groups of tensors")
+                && note.ends_with("the first model.layers.0.mlp.experts; they may refuse that")),
+            index == 5,
+            "{:?}",
+            report.notes
+        );
         if index == 6 {
             assert_eq!(report.notes, ["--keep `nothing like it` matches no tensor"]);
             assert_eq!(
@@ -156,13 +164,14 @@ fn columns_that_the_group_does_not_divide_are_kept_and_said() {
     write_model(&source, 2, "");
     let report = run(&source, &path, &options(int4(128))).unwrap();
     let tensors = stored(&path);
-    let wanted = ["mlp.experts.0.up_proj", "mlp.experts.1.up_proj", "mlp.shared_experts.up_proj", "self_attn.indexer.wk"];
     let (_, int4) = quantized(&tensors);
-    assert_eq!(first_layer(&int4)[..4], wanted);
-    assert_eq!(report.kept.len(), 1);
-    let kept = &report.kept[0];
-    assert_eq!((kept.why, kept.count), ("their columns are no multiple of the group", 12));
-    assert!(kept.example.starts_with("model.layers.0."), "{kept:?}");
+    let wanted = ["mlp.shared_experts.up_proj", "self_attn.indexer.wk", "self_attn.kv_a_proj_with_mqa", "self_attn.q_a_proj"];
+    assert_eq!(first_layer(&int4), wanted);
+    let kept: Vec<(&str, usize)> = report.kept.iter().map(|kept| (&kept.why[..29], kept.count)).collect();
+    // Experts' down_proj has 32 columns; their up_proj has 128, but every expert of a layer has one format.
+    assert_eq!(kept, [("their columns are no multiple", 12), ("other experts' matrices of th", 4)]);
+    assert!(report.kept[0].example.starts_with("model.layers.0."), "{:?}", report.kept);
+    assert!(report.notes.is_empty(), "{:?}", report.notes);
     check_config(&config(&path)["quantization_config"], &tensors);
 }
 
