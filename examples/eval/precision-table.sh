@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prints a table of what each precision of SmolLM2 costs in accuracy, measured by `millrace eval compare` on text.txt beside this
+# Prints a table of what each precision of SmolLM2 costs in accuracy, measured by `millrace eval compare` on text.md beside this
 # file; host/model/QUALITY.md is its output.
 #   examples/eval/precision-table.sh [INT4_G64_MODEL] > host/model/QUALITY.md
 # INT4_G64_MODEL: the same model with INT4 weights in groups of 64, as `millrace quantize` writes it; its rows are left out without.
@@ -28,7 +28,7 @@ row() {
   number=$((number + 1))
   echo "$what ($precision)" >&2
   # Every token but the first is scored once, with at least 256 before it where the text has them; all but the first 256 in decode.
-  "$millrace" eval compare "$baseline" "$precision" --model "$model" --text examples/eval/text.txt --json \
+  "$millrace" eval compare "$baseline" "$precision" --model "$model" --text examples/eval/text.md --json \
     --window 512 --prefill-tokens 256 --stride 256 "$@" >"$work/$(printf %02d "$number").json"
   printf '%s\n' "$what" >"$work/$(printf %02d "$number").txt"
 }
@@ -84,7 +84,7 @@ print(f"""
 - KL(BF16 || precision) per token in nat over {first['tokens']} tokens; p99: the smallest value that 99 % of the tokens do not exceed;
   same top: tokens for which both think the same token the likeliest; perplexity ratio: that of the precision, over BF16's
   {first['perplexity']['a']:.2f}.
-- The text is `examples/eval/text.txt`, {p['text_tokens']} tokens written for this purpose (prose, dialogue, questions, a recipe, code, a table,
+- The text is `examples/eval/text.md`, {p['text_tokens']} tokens written for this purpose (prose, dialogue, questions, a recipe, code, a table,
   JSON, a letter): a text of its own, so that the numbers stay comparable when the documentation changes.
 - Windows of {p['window_tokens']} tokens, one every {p['stride_tokens']}; the first {p['prefill_tokens']} tokens of each go through prefill, whose pages are handed to decode and
   converted by the same operations as in serving; the rest is decoded token by token. Every token but the first is scored once.

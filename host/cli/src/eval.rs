@@ -36,8 +36,17 @@ pub(crate) enum Eval {
         max_tokens: usize,
     },
     /// How well a model predicts a text, in one precision or with prefill and decode in two.
+    ///
+    /// Scores every token of the text but the first of each window, given those before it in its window. Where an option tells
+    /// prefill and decode apart, the first half of each window goes through prefill, its KV pages are handed to decode and
+    /// converted as in serving, and the rest is decoded token by token, several windows side by side. Otherwise all is prefill.
     Perplexity(PerplexityArgs),
     /// How far the predictions of two precisions of a model are apart: KL divergence, top-1 agreement, worst tokens.
+    ///
+    /// A precision is [COMPUTE:]PREFILL[/DECODE], each stage RECIPE[+kv-FORMAT], in the words of answers and logs: bf16,
+    /// int4+kv-fp8, reference:stored, fast:int8+kv-bf16/int4+kv-fp8. A is what B is measured against: divergences are KL(A || B)
+    /// per token, in nat. Where either names a DECODE, both run in two stages: the first half of each window through prefill,
+    /// the rest decoded token by token over KV pages that were handed over and converted as in serving.
     Compare(CompareArgs),
 }
 

@@ -103,6 +103,8 @@ fn compare_tells_how_far_two_precisions_are_apart() {
     let other = run("stored", "stored", &["--b-model", utf8(&other)]);
     assert!(number(&other["kl_nat"]["mean"]) > 1e-5, "{other}");
     assert_ne!(other["a"]["prefill_weights_digest"], other["b"]["prefill_weights_digest"]);
+    let help = message(&millrace(&["eval", "compare", "--help"]));
+    assert!(help.contains("fast:int8+kv-bf16/int4+kv-fp8") && help.contains("KL(A || B)"), "{help}");
     let table = millrace(&["eval", "compare", "bf16", "int8", "--model", utf8(&model), "--ids", utf8(&ids)]);
     for part in ["KL mean", "same top", "worst tokens", "A  reference:bf16+kv-f32", "B's best"] {
         assert!(message(&table).contains(part), "{part} in {}", message(&table));

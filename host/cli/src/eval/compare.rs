@@ -12,15 +12,11 @@ use super::lane::{LaneWish, LoadedLane, Loader, Progress, RunArgs, describe_prot
 use super::precision::Side;
 use super::text::{Text, TextArgs};
 
-/// Runs a text through two precisions of a model in lockstep. A precision is [COMPUTE:]PREFILL[/DECODE], each stage
-/// RECIPE[+kv-FORMAT], in the words of answers and logs: bf16, int4+kv-fp8, reference:stored, fast:int8+kv-bf16/int4+kv-fp8.
-/// A is what B is measured against: divergences are KL(A || B) in nat. Where either names a DECODE, both run in two stages: the
-/// first half of each window through prefill, the rest decoded token by token over the handed-off and converted KV pages.
 #[derive(Args)]
 pub(crate) struct CompareArgs {
-    /// Precision that counts as right.
+    /// Precision that counts as right: [COMPUTE:]PREFILL[/DECODE], each stage RECIPE[+kv-FORMAT].
     a: Side,
-    /// Precision that is judged.
+    /// Precision that is judged, written likewise.
     b: Side,
     /// GGUF file or hub directory; of A, and of B where nothing else is said.
     #[arg(long)]

@@ -13,9 +13,6 @@ use super::precision::StageWish;
 use super::text::{Text, TextArgs};
 use crate::bench::parse_kv;
 
-/// Scores every token of a text but the first of each window, given those before it in its window. Where any option tells prefill
-/// and decode apart, the first half of each window goes through prefill, its KV pages are handed to decode and converted as in
-/// serving, and the rest is decoded token by token, several windows side by side; otherwise everything is prefill.
 #[derive(Args)]
 pub(crate) struct PerplexityArgs {
     /// GGUF file or hub directory.
