@@ -43,7 +43,7 @@ pub(crate) enum Eval {
     Perplexity(PerplexityArgs),
     /// How far the predictions of two precisions of a model are apart: KL divergence, top-1 agreement, worst tokens.
     ///
-    /// A precision is [COMPUTE:]PREFILL[/DECODE], each stage RECIPE[+kv-FORMAT], in the words of answers and logs: bf16,
+    /// A precision is `[COMPUTE:]PREFILL[/DECODE]`, each stage `RECIPE[+kv-FORMAT]`, in the words of answers and logs: bf16,
     /// int4+kv-fp8, reference:stored, fast:int8+kv-bf16/int4+kv-fp8. A is what B is measured against: divergences are KL(A || B)
     /// per token, in nat. Where either names a DECODE, both run in two stages: the first half of each window through prefill,
     /// the rest decoded token by token over KV pages that were handed over and converted as in serving.

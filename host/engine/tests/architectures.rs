@@ -1,7 +1,6 @@
 //! Every architecture through both engines: chunked prefill, hand-off, token by token in decode, alone and among others, gives
 //! the greedy tokens of HF transformers.
 
-#[allow(dead_code, reason = "each test file uses a part")]
 mod common;
 
 use common::{Rig, Setup, expected_of};

@@ -14,7 +14,7 @@ use super::text::{Text, TextArgs};
 
 #[derive(Args)]
 pub(crate) struct CompareArgs {
-    /// Precision that counts as right: [COMPUTE:]PREFILL[/DECODE], each stage RECIPE[+kv-FORMAT].
+    /// Precision that counts as right: `[COMPUTE:]PREFILL[/DECODE]`, each stage `RECIPE[+kv-FORMAT]`.
     a: Side,
     /// Precision that is judged, written likewise.
     b: Side,
