@@ -76,14 +76,14 @@ pub fn greedy(
     let mut chunks = ids.chunks(options.chunk).peekable();
     while let Some(chunk) = chunks.next() {
         let wanted = if chunks.peek().is_some() { Logits::None } else { Logits::Last { count: 1 } };
-        last = session.step(&[chunk], wanted)?;
+        last = finite(session.step(&[chunk], wanted)?)?;
     }
     let mut out = Vec::new();
     while out.len() < count {
         let next = argmax(&last);
         out.push(next);
         if out.len() < count {
-            last = session.step(&[&[next]], Logits::Last { count: 1 })?;
+            last = finite(session.step(&[&[next]], Logits::Last { count: 1 })?)?;
         }
     }
     Ok(out)
@@ -123,13 +123,24 @@ pub fn visit_logits(
     let mut session = options.session(model, backend, ids.len())?;
     let mut position = 0;
     for chunk in ids.chunks(options.chunk) {
-        let logits = session.step(&[chunk], Logits::All)?;
+        let logits = finite(session.step(&[chunk], Logits::All)?)?;
         for row in logits.chunks_exact(model.vocab()) {
             visit(position, row);
             position += 1;
         }
     }
     Ok(())
+}
+
+/// Refuses logits that are not numbers: nothing that is computed from them means anything.
+fn finite(logits: Vec<f32>) -> Result<Vec<f32>, ModelError> {
+    match logits.iter().find(|logit| !logit.is_finite()) {
+        None => Ok(logits),
+        Some(logit) => {
+            let why = format!("the model gave {logit} for a logit; its weights are damaged, or this precision cannot hold them");
+            Err(ModelError::Evaluation { why })
+        }
+    }
 }
 
 /// Index of the largest logit, the lowest of equals.

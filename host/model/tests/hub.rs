@@ -147,3 +147,56 @@ fn biases_reach_the_logits_and_missing_ones_are_errors() {
         assert!(error.contains(".bias"), "{error}");
     }
 }
+
+/// A copy of a fixture with other tensors and another configuration.
+fn altered(name: &str, tensors: impl Fn(&mut Vec<(String, Vec<usize>, Vec<u8>)>), config: (&str, &str)) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let bytes = std::fs::read(fixture(name).join("model.safetensors")).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let mut list: Vec<(String, Vec<usize>, Vec<u8>)> =
+        file.tensors().into_iter().map(|(name, view)| (name, view.shape().to_vec(), view.data().to_vec())).collect();
+    tensors(&mut list);
+    let views = list.iter().map(|(name, shape, data)| (name, TensorView::new(Dtype::BF16, shape.clone(), data).unwrap()));
+    std::fs::write(directory.path().join("model.safetensors"), safetensors::serialize(views, None).unwrap()).unwrap();
+    let text = std::fs::read_to_string(fixture(name).join("config.json")).unwrap();
+    assert!(text.contains(config.0), "{text}");
+    std::fs::write(directory.path().join("config.json"), text.replace(config.0, config.1)).unwrap();
+    directory
+}
+
+/// transformers uses a head that is stored, whatever the configuration says of tying.
+#[test]
+fn a_stored_head_is_used_even_where_the_config_calls_it_tied() {
+    let tied = (r#""tie_word_embeddings": false"#, r#""tie_word_embeddings": true"#);
+    let directory = altered("llama-bf16", |_| {}, tied);
+    let (backend, wanted) = (cpu(CpuCompute::Reference), expected(&fixture("llama-bf16")));
+    let checkpoint = Checkpoint::open(directory.path()).unwrap();
+    let model = load(&checkpoint, &backend, StageRecipe::Stored, &mut WeightCache::new()).unwrap();
+    let out = logits(&*model, &backend, &wanted.ids, EvalOptions::default()).unwrap();
+    assert!(distance(&out, &wanted.logits) <= 2e-5);
+}
+
+#[test]
+fn more_layers_than_the_config_counts_are_refused() {
+    let fewer = (r#""num_hidden_layers": 2"#, r#""num_hidden_layers": 1"#);
+    let directory = altered("llama-bf16", |_| {}, fewer);
+    let checkpoint = Checkpoint::open(directory.path()).unwrap();
+    let loaded = load(&checkpoint, &cpu(CpuCompute::Reference), StageRecipe::Stored, &mut WeightCache::new());
+    let message = loaded.err().unwrap().to_string();
+    assert!(message.contains("model.layers.1.") && message.contains("num_hidden_layers"), "{message}");
+}
+
+#[test]
+fn logits_that_are_no_numbers_are_errors() {
+    let spoil = |tensors: &mut Vec<(String, Vec<usize>, Vec<u8>)>| {
+        let norm = tensors.iter_mut().find(|(name, ..)| name == "model.layers.0.input_layernorm.weight").unwrap();
+        norm.2[..2].copy_from_slice(&bf16::NAN.to_le_bytes());
+    };
+    let directory = altered("llama-bf16", spoil, ("{", "{"));
+    let backend = cpu(CpuCompute::Reference);
+    let checkpoint = Checkpoint::open(directory.path()).unwrap();
+    let model = load(&checkpoint, &backend, StageRecipe::Stored, &mut WeightCache::new()).unwrap();
+    let message = logits(&*model, &backend, &[1, 2, 3], EvalOptions::default()).unwrap_err().to_string();
+    assert!(message.contains("NaN"), "{message}");
+    assert!(millrace_model::eval::greedy(&*model, &backend, &[1, 2, 3], 2, EvalOptions::default()).is_err());
+}
