@@ -60,7 +60,8 @@ impl Wanted {
         let most = |numbers: &[usize]| numbers.iter().copied().max().unwrap_or(1);
         let (streams, depth) = (most(&self.batches), most(&self.depths));
         // A sequence in decode may begin a page with its next token.
-        let decode = streams.saturating_mul(pages(depth + self.output) + 1);
+        // A prompt that is only prefilled still has room for itself there, or its lane would refuse it.
+        let decode = streams.saturating_mul(pages(depth + self.output) + 1).max(pages(most(&self.prompts) + 1) + 1);
         // Prompts go through prefill one after another where the chunk is full; while one is handed off, the next begins.
         let prefill = (2 * pages(most(&self.prompts).max(depth) + 1)).saturating_add(streams);
         let count = |pages: usize| u32::try_from(pages.saturating_add(SPARE_PAGES));
@@ -133,6 +134,9 @@ mod tests {
         assert_eq!(room.decode_pages, 32 * 130 + 8);
         // Two prompts of 4001 tokens, and a page of each stream.
         assert_eq!(room.prefill_pages, 2 * 126 + 32 + 8);
+        // 513 tokens are 17 pages, where one stream of 136 needs 6.
+        let prompt = Wanted { prompts: vec![512], batches: vec![1], depths: vec![8], output: 128, chunk: 512 };
+        assert_eq!(prompt.room(8192).map(|room| room.decode_pages), Ok(18 + 8));
     }
 
     #[test]
