@@ -1,28 +1,35 @@
-//! How workers of one pool keep step: a barrier that spins, then yields, and the chunk counter it resets.
+//! How workers of one pool keep step: a barrier that spins, then sleeps, and the chunk counter it resets.
 //! Knows no work.
+//!
+//! A worker that waits longer than two phases should differ waits for one that lost its core to another program. Giving the
+//! core away for good (sleeping, not `sched_yield`, which costs a whole slice of the other program) lets the system move the one
+//! that is waited for here, and lets this one in at once when it is woken.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-/// Spins before a waiting worker offers its core to others. About 5 us: longer than most phases of a decode step differ.
-const SPINS: u32 = 2_000;
+/// Spins before a waiting worker sleeps. About 20 us, of the order of what being put to sleep and woken costs.
+const SPINS: u32 = 8_000;
 
 /// On a cache line of its own (two, since lines are fetched in pairs), so that writers of one do not slow readers of another.
 #[repr(align(128))]
-struct Line(AtomicUsize);
+struct Line<T>(T);
 
 /// A barrier for a fixed number of workers.
 pub(crate) struct Barrier {
     workers: usize,
-    arrived: Line,
-    generation: Line,
-    next_chunk: Line,
+    arrived: Line<AtomicUsize>,
+    generation: Line<AtomicU32>,
+    /// Workers that sleep, or are about to.
+    sleepers: Line<AtomicU32>,
+    next_chunk: Line<AtomicUsize>,
 }
 
 impl Barrier {
     pub(crate) fn new(workers: usize) -> Self {
         let line = || Line(AtomicUsize::new(0));
-        Self { workers, arrived: line(), generation: line(), next_chunk: line() }
+        let word = || Line(AtomicU32::new(0));
+        Self { workers, arrived: line(), generation: word(), sleepers: word(), next_chunk: line() }
     }
 
     /// Returns once all workers have called it. What they wrote before is visible after, and chunks count from 0 again.
@@ -36,18 +43,25 @@ impl Barrier {
             // All others wait on the generation, so nobody uses these two now.
             self.arrived.0.store(0, Ordering::Relaxed);
             self.next_chunk.0.store(0, Ordering::Relaxed);
-            self.generation.0.store(generation.wrapping_add(1), Ordering::Release);
+            // Both orders are total with those of a worker that goes to sleep: it sees this generation, or is seen here.
+            self.generation.0.store(generation.wrapping_add(1), Ordering::SeqCst);
+            if self.sleepers.0.load(Ordering::SeqCst) > 0 {
+                atomic_wait::wake_all(&self.generation.0);
+            }
             return;
         }
-        let mut spins = 0;
-        while self.generation.0.load(Ordering::Acquire) == generation {
-            if spins < SPINS {
-                spins += 1;
-                std::hint::spin_loop();
-            } else {
-                std::thread::yield_now();
+        for _ in 0..SPINS {
+            if self.generation.0.load(Ordering::Acquire) != generation {
+                return;
             }
+            std::hint::spin_loop();
         }
+        self.sleepers.0.fetch_add(1, Ordering::SeqCst);
+        while self.generation.0.load(Ordering::SeqCst) == generation {
+            // Returns at once where the generation has moved on meanwhile.
+            atomic_wait::wait(&self.generation.0, generation);
+        }
+        self.sleepers.0.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// The next `chunk` of `total` items that no worker has taken since the last barrier.
@@ -56,5 +70,49 @@ impl Barrier {
         let chunk = chunk.max(1);
         let start = self.next_chunk.0.fetch_add(chunk, Ordering::Relaxed);
         (start < total).then(|| start..total.min(start + chunk))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Workers that come at once, late, and so late that the others sleep; each takes its part of every round, and none is
+    /// left behind or ahead.
+    #[test]
+    fn workers_meet_whether_they_spin_or_sleep() {
+        const WORKERS: usize = 3;
+        const ROUNDS: usize = 200;
+        let barrier = Barrier::new(WORKERS);
+        let taken: Vec<AtomicU64> = (0..ROUNDS).map(|_| AtomicU64::new(0)).collect();
+        std::thread::scope(|scope| {
+            for worker in 0..WORKERS {
+                let (barrier, taken) = (&barrier, &taken);
+                scope.spawn(move || {
+                    for (round, taken) in taken.iter().enumerate() {
+                        if round % (3 * WORKERS) == worker {
+                            std::thread::sleep(Duration::from_micros(500));
+                        }
+                        while let Some(range) = barrier.take(1, 10) {
+                            taken.fetch_add(range.len() as u64, Ordering::Relaxed);
+                        }
+                        barrier.wait();
+                        assert_eq!(taken.load(Ordering::Relaxed), 10, "round {round}");
+                    }
+                });
+            }
+        });
+        assert_eq!(barrier.sleepers.0.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn one_worker_waits_for_nobody() {
+        let barrier = Barrier::new(1);
+        assert_eq!(barrier.take(3, 4), Some(0..3));
+        barrier.wait();
+        assert_eq!(barrier.take(3, 4), Some(0..3));
     }
 }
