@@ -144,6 +144,7 @@ impl Driver {
     }
 
     fn commit(&mut self, index: usize, ended_us: u64, now_us: u64) {
+        let began_commit_us = self.shared.clock.now_us();
         let pool = &mut self.pools[index];
         let Finished { step, launched_us, tokens, outcomes } = match pool.runner.collect() {
             Ok(finished) => finished,
@@ -152,6 +153,8 @@ impl Driver {
         let began_us = self.devices.begin_of(pool.device, launched_us);
         self.devices.end(pool.device, ended_us);
         self.step_tokens.record(tokens);
+        pool.phases.device_us += ended_us.saturating_sub(launched_us);
+        pool.phases.notice_us += began_commit_us.saturating_sub(ended_us);
         pool.observe_step(tokens, ended_us.saturating_sub(launched_us), ended_us.saturating_sub(began_us));
         match &mut pool.scheduler {
             Scheduler::Prefill(scheduler) => {
@@ -163,6 +166,7 @@ impl Driver {
                 events.into_iter().for_each(|event| self.hear_decode(event, now_us));
             }
         }
+        self.pools[index].phases.commit_us += self.shared.clock.now_us().saturating_sub(began_commit_us);
     }
 
     pub(crate) fn hear_prefill(&mut self, pool: usize, event: PrefillEvent, now_us: u64) {

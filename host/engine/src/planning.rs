@@ -29,10 +29,10 @@ impl Driver {
             Some(draft) => Some(draft),
             None => self.plan(index),
         };
+        let now_us = self.shared.clock.now_us();
         let Some(plan) = draft.and_then(|draft| self.pools[index].dispatch(draft)) else {
             return self.pools[index].settle();
         };
-        let now_us = self.shared.clock.now_us();
         let pool = &mut self.pools[index];
         for row in &plan.rows {
             self.jobs.started(row.seq, now_us);
@@ -42,6 +42,7 @@ impl Driver {
         self.counters.tag_checks += pool.runner.launch(&plan, now_us, |row| jobs.sampling(plan.rows[row].seq));
         pool.steps += 1;
         pool.last_rows = u32::try_from(plan.rows.len()).unwrap_or(u32::MAX);
+        pool.phases.launch_us += self.shared.clock.now_us().saturating_sub(now_us);
         self.pools[index].draft = self.plan(index);
     }
 
@@ -50,10 +51,17 @@ impl Driver {
         self.heed_swap();
         let (schedule, tenants) = (&self.schedule, self.ledger.table());
         let answer_within_us = answer_within_us(now_us, self.pools.iter().filter_map(|pool| pool.expected_end_us()));
+        let (clock, mut policy_us) = (&self.shared.clock, 0);
         let mut call = |budget: &Budget, rows: &Table, tenants: &Table| {
-            schedule.plan_step(now_us, &Budget { answer_within_us, ..*budget }, rows, tenants).value
+            let asked_us = clock.now_us();
+            let answer = schedule.plan_step(now_us, &Budget { answer_within_us, ..*budget }, rows, tenants).value;
+            policy_us += clock.now_us().saturating_sub(asked_us);
+            answer
         };
         let draft = self.pools[index].plan(now_us, &mut call, &tenants);
+        let phases = &mut self.pools[index].phases;
+        phases.plan_us += self.shared.clock.now_us().saturating_sub(now_us);
+        phases.policy_us += policy_us;
         match &mut self.pools[index].scheduler {
             Scheduler::Prefill(s) => s.take_events().into_iter().for_each(|event| self.hear_prefill(index, event, now_us)),
             Scheduler::Decode(s) => s.take_events().into_iter().for_each(|event| self.hear_decode(event, now_us)),

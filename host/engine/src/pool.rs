@@ -8,10 +8,10 @@ use millrace_kv::PageCounts;
 use millrace_policy::Table;
 use millrace_scheduler::{DecodeScheduler, Draft, PolicyCall, PrefillScheduler, StepPlan, TenantLedger};
 
-use crate::PoolFacts;
 use crate::handle::Hold;
 use crate::runner::StageRunner;
 use crate::step_times::StepTimes;
+use crate::{PhaseTimes, PoolFacts};
 
 /// The pure half of a pool.
 pub(crate) enum Scheduler {
@@ -29,6 +29,7 @@ pub(crate) struct Pool {
     pub(crate) steps: u64,
     /// Smoothed, from launch to end.
     pub(crate) step_us: u32,
+    pub(crate) phases: PhaseTimes,
     /// Of the device alone.
     pub(crate) times: StepTimes,
     /// Row of the driver's devices.
@@ -133,6 +134,7 @@ impl Pool {
             steps: self.steps,
             plans_reused: counters.plans_reused,
             step_us: self.step_us,
+            phases: self.phases,
             last_rows: self.last_rows,
             healthy: self.healthy,
         }

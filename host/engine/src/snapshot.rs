@@ -2,7 +2,7 @@
 
 use millrace_core::{LaneId, Precision, Stage};
 
-use crate::TokenHistogram;
+use crate::{PhaseTimes, TokenHistogram};
 
 /// State of everything the engine owns, as of its last pass.
 #[derive(Debug, Clone, Default)]
@@ -56,6 +56,7 @@ pub struct PoolFacts {
     pub plans_reused: u64,
     /// Smoothed step time.
     pub step_us: u32,
+    pub phases: PhaseTimes,
     /// Rows of the last step.
     pub last_rows: u32,
     pub healthy: bool,

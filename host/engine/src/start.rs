@@ -16,7 +16,7 @@ use crate::jobs::JobTable;
 use crate::pool::{Pool, Scheduler};
 use crate::runner::StageRunner;
 use crate::step_times::StepTimes;
-use crate::{Counters, EngineError, EngineHandle, EngineSnapshot, EngineSpec, LaneSpec, PoolSpec, TokenHistogram};
+use crate::{Counters, EngineError, EngineHandle, EngineSnapshot, EngineSpec, LaneSpec, PhaseTimes, PoolSpec, TokenHistogram};
 
 /// Room for the host side of a policy call: wasmtime needs its guest stack and ours on the driver thread.
 const DRIVER_STACK_BYTES: usize = 8 << 20;
@@ -117,6 +117,7 @@ fn build_pool(id: PoolId, spec: &PoolSpec, device: usize, boot_nonce: u16, share
         draft: None,
         steps: 0,
         step_us: 0,
+        phases: PhaseTimes::default(),
         times: StepTimes::default(),
         device,
         ended_us,

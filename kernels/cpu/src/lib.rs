@@ -8,6 +8,7 @@ mod isa;
 mod kv_block;
 pub mod linear;
 mod memory;
+mod operation_times;
 mod ops;
 mod philox;
 mod pool;

@@ -23,8 +23,9 @@ use crate::barrier::Barrier;
 use crate::isa::Isa;
 use crate::linear::QuantizedRows;
 use crate::memory::{DEVICE, HostMemory, Region};
-use crate::queue::{Submission, lock};
-use crate::task::{Scratch, Task, Worker};
+use crate::operation_times::{OperationTimes, Stopwatch};
+use crate::queue::{Planned, Submission, lock};
+use crate::task::{Scratch, Worker};
 
 /// How long a worker without work stays awake. Decode steps follow each other closer than that.
 const IDLE_SPIN: Duration = Duration::from_micros(100);
@@ -46,8 +47,8 @@ impl Compute {
     pub(crate) fn lanes(self) -> Option<usize> {
         match (self.mode, self.isa) {
             (crate::CpuCompute::Reference, _) | (_, Isa::Scalar) => None,
-            (crate::CpuCompute::Fast, Isa::Avx2) => Some(8),
-            (crate::CpuCompute::Fast, Isa::Avx512) => Some(16),
+            (_, Isa::Avx2) => Some(8),
+            (_, Isa::Avx512) => Some(16),
         }
     }
 }
@@ -69,6 +70,7 @@ struct Shared {
     barrier: Barrier,
     /// Held by the leader while a submission runs.
     running: Mutex<()>,
+    times: OperationTimes,
 }
 
 #[derive(Default)]
@@ -97,7 +99,7 @@ struct SharedScratch {
 }
 
 impl SharedScratch {
-    fn fit<'a>(kept: &'a mut Option<Self>, tasks: &[Box<dyn Task>], workers: usize) -> Result<&'a mut Self, BackendError> {
+    fn fit<'a>(kept: &'a mut Option<Self>, tasks: &[Planned], workers: usize) -> Result<&'a mut Self, BackendError> {
         let kept = match kept {
             Some(kept) => kept,
             None => kept.insert(Self {
@@ -106,7 +108,7 @@ impl SharedScratch {
                 quantized_bytes: 0,
             }),
         };
-        for task in tasks {
+        for Planned { task, .. } in tasks {
             let bytes = task.shared_bytes(workers);
             if bytes > Region::scratch(&kept.memory).bytes() {
                 kept.memory = Arc::new(HostMemory::new(bytes)?);
@@ -153,6 +155,7 @@ impl Pool {
             begun: AtomicUsize::new(0),
             barrier: Barrier::new(workers),
             running: Mutex::new(()),
+            times: OperationTimes::default(),
         });
         let mut pool = Self { shared, threads: Vec::with_capacity(workers) };
         for index in 0..workers {
@@ -175,6 +178,10 @@ impl Pool {
 
     pub(crate) fn workers(&self) -> usize {
         self.shared.workers
+    }
+
+    pub(crate) fn times(&self) -> &OperationTimes {
+        &self.shared.times
     }
 
     pub(crate) fn post(&self, submission: Submission) {
@@ -236,7 +243,7 @@ fn lead(shared: &Shared) {
         let (region, quantized) = (Region::scratch(&memory.memory), Arc::clone(&memory.quantized));
         let current = Arc::new(Current { submission, shared: region, quantized });
         begin(shared, Some(Arc::clone(&current)));
-        work(shared, &current, &mut scratch);
+        work(shared, &current, &mut scratch, shared.times.stopwatch());
         lock(&shared.inbox).current = None;
         drop(running);
         current.submission.complete();
@@ -266,7 +273,7 @@ fn follow(shared: &Shared) {
         let begun = await_begin(shared, seen);
         let current = lock(&shared.inbox).current.clone();
         let Some(current) = current else { return };
-        work(shared, &current, &mut scratch);
+        work(shared, &current, &mut scratch, None);
         seen = begun;
     }
 }
@@ -327,9 +334,9 @@ fn idle(ready: impl Fn() -> bool) {
 }
 
 /// One worker's part of a submission. All workers pass the same barriers whatever goes wrong.
-fn work(shared: &Shared, current: &Current, scratch: &mut Scratch) {
+fn work(shared: &Shared, current: &Current, scratch: &mut Scratch, mut stopwatch: Option<Stopwatch<'_>>) {
     let Current { submission, shared: region, quantized } = current;
-    for task in &submission.tasks {
+    for Planned { kind, task } in &submission.tasks {
         for phase in 0..task.phases() {
             if !submission.failed() {
                 let mut worker = Worker {
@@ -347,6 +354,9 @@ fn work(shared: &Shared, current: &Current, scratch: &mut Scratch) {
                 }
             }
             shared.barrier.wait();
+        }
+        if let Some(stopwatch) = &mut stopwatch {
+            stopwatch.lap(*kind);
         }
     }
 }

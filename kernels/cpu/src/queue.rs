@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use millrace_ops::{BackendError, Buffer, Op, Priority, Queue, StepRecord, Ticket, Wake};
+use millrace_ops::{BackendError, Buffer, Op, OperationKind, Priority, Queue, StepRecord, Ticket, Wake};
 
 use crate::memory::DEVICE;
 use crate::ops::lower;
@@ -20,9 +20,15 @@ pub(crate) struct QueueState {
     wake: Wake,
 }
 
+/// An operation that was checked.
+pub(crate) struct Planned {
+    pub(crate) kind: OperationKind,
+    pub(crate) task: Box<dyn Task>,
+}
+
 /// A list of operations on its way through the pool.
 pub(crate) struct Submission {
-    pub(crate) tasks: Vec<Box<dyn Task>>,
+    pub(crate) tasks: Vec<Planned>,
     pub(crate) priority: Priority,
     failed: AtomicBool,
     failure: Mutex<Option<BackendError>>,
@@ -73,7 +79,7 @@ pub(crate) struct CpuQueue {
     pool: Arc<Pool>,
     state: Arc<QueueState>,
     priority: Priority,
-    tasks: Vec<Box<dyn Task>>,
+    tasks: Vec<Planned>,
     /// What is wrong with an operation enqueued since the last submission.
     invalid: Option<BackendError>,
     submitted: Ticket,
@@ -98,8 +104,9 @@ impl Queue for CpuQueue {
         if self.invalid.is_some() {
             return;
         }
+        let kind = OperationKind::of(&op);
         match lower(op, self.pool.compute()) {
-            Ok(task) => self.tasks.push(task),
+            Ok(task) => self.tasks.push(Planned { kind, task }),
             Err(error) => self.invalid = Some(error),
         }
     }

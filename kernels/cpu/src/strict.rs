@@ -10,8 +10,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use millrace_ops::{
-    Backend, BackendError, Buffer, DeviceDescription, Op, Priority, Queue, StepRecord, TensorView, Ticket, Wake, Weight,
-    WeightFormat,
+    Backend, BackendError, Buffer, DeviceDescription, Op, OperationTime, Priority, Queue, StepRecord, TensorView, Ticket, Wake,
+    Weight, WeightFormat,
 };
 
 const DEFAULT_DELAY: Duration = Duration::from_millis(1);
@@ -46,6 +46,10 @@ impl Backend for StrictBackend {
 
     fn prepare_weight(&self, parts: &[TensorView<'_>], format: WeightFormat) -> Result<Weight, BackendError> {
         self.inner.prepare_weight(parts, format)
+    }
+
+    fn operation_times(&self) -> Vec<OperationTime> {
+        self.inner.operation_times()
     }
 
     fn queue(&self, priority: Priority, wake: Wake) -> Box<dyn Queue> {

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{BackendError, Op, StepRecord, TensorView, WeightFormat};
+use crate::{BackendError, Op, OperationTime, StepRecord, TensorView, WeightFormat};
 
 /// Device memory behind a [`Buffer`]; only its own backend looks inside.
 pub trait DeviceMemory: Any + Send + Sync {
@@ -127,6 +127,11 @@ pub trait Backend: Send + Sync {
 
     /// A new queue; `wake` is called after each of its submissions.
     fn queue(&self, priority: Priority, wake: Wake) -> Box<dyn Queue>;
+
+    /// What operations have taken so far, one entry for each kind; empty where the device does not measure them.
+    fn operation_times(&self) -> Vec<OperationTime> {
+        Vec::new()
+    }
 }
 
 /// Operations in order. Nothing runs before [`Queue::submit`]; submissions of one queue run one after the other.

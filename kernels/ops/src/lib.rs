@@ -13,6 +13,7 @@ mod op;
 mod record;
 mod scales;
 mod tensor;
+mod timing;
 
 pub use backend::{Backend, Buffer, DeviceDescription, DeviceMemory, Priority, Queue, Ticket, Wake, Weight, WeightMemory};
 pub use error::BackendError;
@@ -28,3 +29,4 @@ pub use op::{
 pub use record::{RowStatus, StepRecord};
 pub use scales::ScaleData;
 pub use tensor::{RowOrder, TensorData, TensorView};
+pub use timing::{OperationKind, OperationTime};

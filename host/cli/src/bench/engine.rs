@@ -9,11 +9,12 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use millrace_core::{KvFormat, Precision, StagePrecision, StageRecipe};
+use millrace_core::{KvFormat, Precision, Stage, StagePrecision, StageRecipe};
 use serde_json::json;
 
-use super::lane::{BenchLane, LaneOptions};
+use super::lane::{BenchLane, LaneOptions, Profiling, Run};
 use super::memory::peak_rss_bytes;
+use super::profile::Profile;
 use super::report::{HEADER, Rates, TestResult};
 use super::room::Wanted;
 use crate::Failure;
@@ -59,6 +60,10 @@ pub(crate) struct EngineArgs {
     /// Check page tags in every step.
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
     tags: bool,
+    /// What a step is made of: phases of the engine, operations of the device; of each test's last run. Measuring costs about
+    /// 1 % of a short step.
+    #[arg(long)]
+    profile: bool,
     /// One JSON object on stdout instead of a table.
     #[arg(long)]
     json: bool,
@@ -80,7 +85,8 @@ pub(crate) fn run(args: &EngineArgs) -> Result<(), Failure> {
         prefill: StagePrecision { recipe: args.prefill_weights, kv: prefill_kv },
         decode: StagePrecision { recipe: args.decode_weights, kv: args.kv },
     };
-    let options = LaneOptions { precision, threads: args.threads, wanted, tags: args.tags };
+    let profile = if args.profile { Profiling::On } else { Profiling::Off };
+    let options = LaneOptions { precision, threads: args.threads, wanted, tags: args.tags, profile };
     let lane = BenchLane::start(&args.model, &options)?;
     if !args.json {
         println!("{}\n{HEADER}", lane.description());
@@ -116,17 +122,19 @@ fn wanted(args: &EngineArgs) -> Result<Wanted, String> {
 fn measure(args: &EngineArgs, lane: &BenchLane) -> Result<Vec<TestResult>> {
     let mut results = Vec::new();
     for &tokens in &args.prompt {
-        let rates = repeat(args.repeats, || lane.prefill(tokens)).with_context(|| format!("prefill of {tokens} tokens"))?;
-        push(
-            &mut results,
-            args.json,
-            TestResult { test: "prefill", tokens, batch: 1, depth: 0, rates, peak_rss_bytes: peak_rss_bytes() },
-        );
+        let (rates, profile) =
+            repeat(args.repeats, || lane.prefill(tokens)).with_context(|| format!("prefill of {tokens} tokens"))?;
+        let profile = args.profile.then_some(profile);
+        let peak_rss_bytes = peak_rss_bytes();
+        let result = TestResult { stage: Stage::Prefill, tokens, batch: 1, depth: 0, rates, profile, peak_rss_bytes };
+        push(&mut results, args.json, result);
     }
     for (&batch, &depth) in args.batch.iter().flat_map(|b| args.depth.iter().map(move |d| (b, d))) {
-        let rates = repeat(args.repeats, || lane.decode(batch, depth, args.output))
+        let (rates, profile) = repeat(args.repeats, || lane.decode(batch, depth, args.output))
             .with_context(|| format!("decode of {batch} streams behind {depth} tokens"))?;
-        let result = TestResult { test: "decode", tokens: args.output, batch, depth, rates, peak_rss_bytes: peak_rss_bytes() };
+        let (tokens, profile) = (args.output, args.profile.then_some(profile));
+        let peak_rss_bytes = peak_rss_bytes();
+        let result = TestResult { stage: Stage::Decode, tokens, batch, depth, rates, profile, peak_rss_bytes };
         push(&mut results, args.json, result);
     }
     Ok(results)
@@ -147,14 +155,25 @@ fn print_json(args: &EngineArgs, lane: &BenchLane, precision: &Precision, result
     );
 }
 
-fn repeat(repeats: usize, mut test: impl FnMut() -> Result<f64>) -> Result<Rates> {
+/// The rates of all runs but the warm-up, and the last one's profile.
+fn repeat(repeats: usize, mut test: impl FnMut() -> Result<Run>) -> Result<(Rates, Profile)> {
     test()?;
-    Ok(Rates::new((0..repeats).map(|_| test()).collect::<Result<_>>()?))
+    let mut rates = Vec::with_capacity(repeats);
+    let mut profile = Profile::default();
+    for _ in 0..repeats {
+        let run = test()?;
+        rates.push(run.tokens_per_second);
+        profile = run.profile;
+    }
+    Ok((Rates::new(rates), profile))
 }
 
 fn push(results: &mut Vec<TestResult>, json: bool, result: TestResult) {
     if !json {
         println!("{}", result.line());
+        if let Some(profile) = &result.profile {
+            print!("{}", profile.text(result.stage));
+        }
     }
     results.push(result);
 }

@@ -16,6 +16,7 @@ use millrace_policy::{BreakerSettings, FairSchedule, PolicyInfo, ScheduleSlot};
 use millrace_scheduler::StageLimits;
 
 use super::memory;
+use super::profile::Profile;
 use super::room::{Cost, PAGE_TOKENS, Room, Wanted};
 use crate::Failure;
 
@@ -24,10 +25,25 @@ pub(crate) struct LaneOptions {
     pub(crate) threads: usize,
     pub(super) wanted: Wanted,
     pub(crate) tags: bool,
+    pub(super) profile: Profiling,
+}
+
+/// Whether the device measures its operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Profiling {
+    Off,
+    On,
+}
+
+/// One run of a test.
+pub(super) struct Run {
+    pub(super) tokens_per_second: f64,
+    pub(super) profile: Profile,
 }
 
 pub(crate) struct BenchLane {
     engine: EngineHandle,
+    backend: Arc<dyn Backend>,
     models: [Arc<dyn Architecture>; 2],
     description: String,
     threads: usize,
@@ -71,6 +87,9 @@ impl BenchLane {
         let room = options.wanted.room(millrace_model::spec_of(checkpoint.config())?.max_tokens).map_err(Failure::Usage)?;
         let threads = if options.threads == 0 { millrace_cpu::available_threads() } else { options.threads };
         let cpu = CpuBackend::new(CpuOptions { threads, compute: CpuCompute::Fast, isa: None })?;
+        if options.profile == Profiling::On {
+            cpu.measure_operations();
+        }
         let backend: Arc<dyn Backend> = Arc::new(cpu);
         let device = backend.describe();
         let mut cache = WeightCache::default();
@@ -110,7 +129,7 @@ impl BenchLane {
             load.as_secs_f64()
         );
         let next_seq = AtomicU64::new(1);
-        Ok(Self { engine, models, description, threads: device.threads, load, weight_bytes, next_seq })
+        Ok(Self { engine, backend, models, description, threads: device.threads, load, weight_bytes, next_seq })
     }
 
     pub(crate) fn description(&self) -> &str {
@@ -129,17 +148,19 @@ impl BenchLane {
         self.weight_bytes
     }
 
-    /// Tokens per second of one prompt's prefill.
-    pub(crate) fn prefill(&self, tokens: usize) -> Result<f64> {
+    /// One prompt's prefill.
+    pub(super) fn prefill(&self, tokens: usize) -> Result<Run> {
+        let before = self.profile(PREFILL);
         let began = Instant::now();
         let events = self.submit(1, tokens, 1)?;
         let first = wait_for(&events, |event| matches!(event, Event::Token(_)))?;
         wait_for(&events, |event| matches!(event, Event::Finished(_)))?;
-        Ok(tokens as f64 / first.duration_since(began).as_secs_f64())
+        let tokens_per_second = tokens as f64 / first.duration_since(began).as_secs_f64();
+        Ok(Run { tokens_per_second, profile: self.profile(PREFILL).since(&before) })
     }
 
-    /// Tokens per second of all streams together, all of them in every step.
-    pub(crate) fn decode(&self, batch: usize, depth: usize, output: usize) -> Result<f64> {
+    /// All streams together, all of them in every step.
+    pub(super) fn decode(&self, batch: usize, depth: usize, output: usize) -> Result<Run> {
         let handed_off = self.engine.snapshot().counters.hand_offs + batch as u64;
         self.engine.hold(DECODE, Hold::Held);
         let events = self.submit(batch, depth, output)?;
@@ -153,11 +174,19 @@ impl BenchLane {
             ensure!(began.elapsed() < PATIENCE, "the streams did not all reach the decode pool");
             std::thread::sleep(LOOK);
         }
+        let before = self.profile(DECODE);
         self.engine.hold(DECODE, Hold::Free);
         while running > 0 {
             note(&events, &mut stamps, &mut running)?;
         }
-        rate(&stamps, output)
+        Ok(Run { tokens_per_second: rate(&stamps, output)?, profile: self.profile(DECODE).since(&before) })
+    }
+
+    /// What the pool and the device have counted so far.
+    fn profile(&self, pool: PoolId) -> Profile {
+        let snapshot = self.engine.snapshot();
+        let (steps, phases) = snapshot.pools.get(pool.0 as usize).map_or_else(Default::default, |p| (p.steps, p.phases));
+        Profile { steps, phases, operations: self.backend.operation_times() }
     }
 
     fn submit(&self, batch: usize, tokens: usize, output: usize) -> Result<Receiver<(usize, Instant, Event)>> {

@@ -3,6 +3,7 @@
 mod engine;
 mod lane;
 mod memory;
+mod profile;
 mod report;
 mod room;
 

@@ -1,6 +1,9 @@
 //! Results of a benchmark: medians with their spread, as one JSON object or as a table. Knows no engine.
 
+use millrace_core::Stage;
 use serde_json::{Value, json};
+
+use super::profile::Profile;
 
 /// Tokens per second over the repeats of one test.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,29 +35,31 @@ impl Rates {
 
 /// One row of the report.
 pub(crate) struct TestResult {
-    /// `prefill` or `decode`.
-    pub(crate) test: &'static str,
+    pub(crate) stage: Stage,
     pub(crate) tokens: usize,
     pub(crate) batch: usize,
     /// Tokens in each sequence's cache before the measured ones.
     pub(crate) depth: usize,
     pub(crate) rates: Rates,
+    /// Of the last run, where it was asked for.
+    pub(super) profile: Option<Profile>,
     pub(crate) peak_rss_bytes: u64,
 }
 
 impl TestResult {
     pub(crate) fn json(&self, threads: usize) -> Value {
         json!({
-            "test": self.test, "tokens": self.tokens, "batch": self.batch, "depth": self.depth, "threads": threads,
+            "test": self.stage.to_string(), "tokens": self.tokens, "batch": self.batch, "depth": self.depth, "threads": threads,
             "tokens_per_second": {"median": self.rates.median(), "min": self.rates.min(), "max": self.rates.max()},
             "peak_rss_bytes": self.peak_rss_bytes,
+            "profile": self.profile.as_ref().map(Profile::json),
         })
     }
 
     pub(crate) fn line(&self) -> String {
         format!(
             "{:<8} {:>7} {:>6} {:>6}   {:>9.1}  [{:.1}..{:.1}]   {:>6} MiB",
-            self.test,
+            self.stage.to_string(),
             self.tokens,
             self.batch,
             self.depth,

@@ -192,6 +192,12 @@ fn pools(out: &mut Exposition, scrape: &Scrape<'_>) {
     for pool in pools {
         out.sample("millrace_step_seconds", &[("pool", &pool.name)], f64::from(pool.step_us) / 1e6);
     }
+    out.family("millrace_step_phase_seconds_total", "counter", "Where a pool's time goes from step to step.");
+    for pool in pools {
+        for (phase, us) in pool.phases.named() {
+            out.sample("millrace_step_phase_seconds_total", &[("pool", &pool.name), ("phase", phase)], us as f64 / 1e6);
+        }
+    }
     out.family("millrace_step_rows", "gauge", "Rows of the last step.");
     for pool in pools {
         out.sample("millrace_step_rows", &[("pool", &pool.name)], f64::from(pool.last_rows));

@@ -43,6 +43,7 @@ fn snapshot() -> EngineSnapshot {
         steps: 7,
         plans_reused: 3,
         step_us: 8_000,
+        phases: millrace_engine::PhaseTimes { device_us: 9_000_000, policy_us: 250_000, ..Default::default() },
         last_rows: 2,
         healthy: true,
     };
@@ -119,6 +120,7 @@ fn samples_belong_to_their_family_and_labels_are_escaped() {
     assert!(text.contains("millrace_http_responses_total{class=\"4xx\"} 1"));
     assert!(text.contains("millrace_pool_bytes{pool=\"p\"} 100000"));
     assert!(text.contains("millrace_pool_suspect_pages{pool=\"p\"} 1"));
+    assert!(text.contains("millrace_step_phase_seconds_total{pool=\"p\",phase=\"policy\"} 0.25"));
     assert!(text.contains("millrace_plans_reused_total{pool=\"p\",stage=\"decode\"} 3"));
     assert!(text.contains("millrace_policy_info{kind=\"route\",name=\"r\""));
 }

@@ -36,8 +36,10 @@ fn queue(pool: &Arc<Pool>) -> CpuQueue {
 
 fn run(queue: &mut CpuQueue, fault: fn() -> Result<(), BackendError>) -> (Result<(), BackendError>, usize) {
     let items = Arc::new(AtomicUsize::new(0));
-    queue.tasks.push(Box::new(Faulty { fault, items: Arc::clone(&items) }));
-    queue.tasks.push(Box::new(Faulty { fault: || Ok(()), items: Arc::clone(&items) }));
+    for fault in [fault, || Ok(())] {
+        let kind = OperationKind { name: "faulty", weight: None };
+        queue.tasks.push(Planned { kind, task: Box::new(Faulty { fault, items: Arc::clone(&items) }) });
+    }
     let ticket = queue.submit();
     let outcome = queue.wait(ticket);
     (outcome, items.load(Ordering::Relaxed))
