@@ -22,11 +22,13 @@ pub enum StageRecipe {
     Int4,
 }
 
-/// `Reference`: f32 weights of the recipe's exact values, f32 activations, plain loops. `Fast`: the device's kernels.
+/// `Reference`: f32 weights of the recipe's exact values, f32 activations, plain loops. `Fast`: the device's kernels. `Precise`: the
+/// same, without rounding activations to 8 bits where `Fast` does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Compute {
     Reference,
     Fast,
+    Precise,
 }
 
 impl fmt::Display for Compute {
@@ -34,6 +36,7 @@ impl fmt::Display for Compute {
         f.write_str(match self {
             Self::Reference => "reference",
             Self::Fast => "fast",
+            Self::Precise => "precise",
         })
     }
 }

@@ -157,6 +157,7 @@ impl LoadedDevice {
         let compute = match device.compute {
             Compute::Reference => CpuCompute::Reference,
             Compute::Fast => CpuCompute::Fast,
+            Compute::Precise => CpuCompute::Precise,
         };
         let backend = CpuBackend::new(CpuOptions { threads, compute, isa: None })?;
         tracing::info!(device = device.name, threads, "device ready");

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use millrace_ops::{Backend, BackendError, Buffer, DeviceDescription, Priority, Queue, TensorView, Wake, Weight, WeightFormat};
+use millrace_ops::{
+    Backend, BackendError, Buffer, DeviceDescription, OperationTime, Priority, Queue, TensorView, Wake, Weight, WeightFormat,
+};
 
 use crate::isa::Isa;
 use crate::linear::{CpuCompute, PackedWeight};
@@ -46,6 +48,11 @@ impl CpuBackend {
         let pool = Pool::new(options.threads, Compute { isa, mode: options.compute })?;
         Ok(Self { pool: Arc::new(pool) })
     }
+
+    /// From now on [`Backend::operation_times`] counts. Costs two looks at the clock an operation.
+    pub fn measure_operations(&self) {
+        self.pool.times().begin();
+    }
 }
 
 impl Backend for CpuBackend {
@@ -54,6 +61,7 @@ impl Backend for CpuBackend {
         let architecture = match mode {
             CpuCompute::Reference => "reference".to_owned(),
             CpuCompute::Fast => isa.to_string(),
+            CpuCompute::Precise => format!("{isa}, precise"),
         };
         DeviceDescription { name: DEVICE.into(), architecture, threads: self.pool.workers() }
     }
@@ -73,5 +81,9 @@ impl Backend for CpuBackend {
 
     fn queue(&self, priority: Priority, wake: Wake) -> Box<dyn Queue> {
         Box::new(CpuQueue::new(Arc::clone(&self.pool), priority, wake))
+    }
+
+    fn operation_times(&self) -> Vec<OperationTime> {
+        self.pool.times().read()
     }
 }

@@ -66,7 +66,7 @@ impl StageWish {
 pub(super) fn default_kv(compute: CpuCompute) -> KvFormat {
     match compute {
         CpuCompute::Reference => KvFormat::F32,
-        CpuCompute::Fast => KvFormat::Bf16,
+        CpuCompute::Fast | CpuCompute::Precise => KvFormat::Bf16,
     }
 }
 
@@ -79,6 +79,7 @@ fn compute_name(compute: CpuCompute) -> &'static str {
     match compute {
         CpuCompute::Reference => "reference",
         CpuCompute::Fast => "fast",
+        CpuCompute::Precise => "precise",
     }
 }
 
@@ -86,7 +87,8 @@ pub(super) fn parse_compute(text: &str) -> Result<CpuCompute, String> {
     match text {
         "reference" => Ok(CpuCompute::Reference),
         "fast" => Ok(CpuCompute::Fast),
-        other => Err(format!("`{other}` is no way to compute; use reference or fast")),
+        "precise" => Ok(CpuCompute::Precise),
+        other => Err(format!("`{other}` is no way to compute; use reference, fast or precise")),
     }
 }
 

@@ -9,6 +9,9 @@ use crate::defaults::{MAX_MODEL_TOKENS, THREADS};
 use crate::reader::{Section, shown};
 use crate::{Device, DeviceKind, ErrorKind, Model};
 
+const COMPUTES: [(&str, Compute); 3] =
+    [("fast", Compute::Fast), ("precise", Compute::Precise), ("reference", Compute::Reference)];
+
 pub(super) fn models(root: &mut Section<'_, '_>, base: &Base) -> Vec<Model> {
     const KIND: &str = "model";
     let tables = root.named(KIND);
@@ -69,6 +72,6 @@ fn device(section: &mut Section<'_, '_>, name: &str) -> Device {
         name: name.to_owned(),
         kind: section.choice("kind", &[("cpu", DeviceKind::Cpu)], DeviceKind::Cpu),
         threads: section.count_or_none("threads", THREADS),
-        compute: section.choice("compute", &[("fast", Compute::Fast), ("reference", Compute::Reference)], Compute::Fast),
+        compute: section.choice("compute", &COMPUTES, Compute::Fast),
     }
 }

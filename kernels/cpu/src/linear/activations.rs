@@ -9,6 +9,9 @@
 //!
 //! x = scale * q with scale = max|x| / 127 and q rounded to nearest, ties to even. A block that holds NaN or infinity gets a
 //! scale that is not finite, so that its row's products are not finite either.
+//!
+//! Where that is too coarse (`CpuCompute::Precise`), the remainder x - scale * q is quantized the same way into a block of the next row, and
+//! the weight meets both: 15 bits and a sign, at twice the work.
 
 use std::ops::Range;
 
@@ -93,22 +96,32 @@ impl QuantizedRows {
     }
 }
 
-/// Where rows of f32 activations lie, and which row of the scratch the first one goes to.
+/// Where rows of f32 activations lie, and which rows of the scratch they go to.
 #[derive(Clone, Copy)]
 pub(super) struct Source {
     pub(super) x: *const f32,
     pub(super) stride: usize,
     pub(super) cols: usize,
+    /// The first row's, counted in steps.
     pub(super) to_row: usize,
+    /// Rows of the scratch that each takes: 2 where remainders follow.
+    pub(super) to_step: usize,
 }
 
-/// Quantizes `rows` of `source` into the rows of `to` from `source.to_row + rows.start` on, portably.
+impl Source {
+    /// Row of the scratch for row `row`.
+    pub(super) fn scratch_row(&self, row: usize) -> usize {
+        (self.to_row + row) * self.to_step
+    }
+}
+
+/// Quantizes `rows` of `source` into their rows of `to`, portably.
 ///
 /// # Safety
 /// `source` holds those rows, and nobody else accesses those rows of `to` meanwhile.
 pub(super) unsafe fn quantize(source: &Source, rows: Range<usize>, to: &QuantizedRows) {
     for row in rows {
-        let blocks = to.row(source.to_row + row, source.cols);
+        let blocks = to.row(source.scratch_row(row), source.cols);
         // SAFETY: by this function's own conditions the row can be read and its blocks written.
         unsafe {
             let x = std::slice::from_raw_parts(source.x.add(row * source.stride), source.cols);
@@ -117,6 +130,33 @@ pub(super) unsafe fn quantize(source: &Source, rows: Range<usize>, to: &Quantize
             }
         }
     }
+}
+
+/// Quantizes what [`quantize`] left over of `rows`, each into the row of `to` behind the one that it filled.
+///
+/// # Safety
+/// As [`quantize`], which has filled `rows`, and for the rows behind them.
+pub(super) unsafe fn quantize_remainders(source: &Source, rows: Range<usize>, to: &QuantizedRows) {
+    for row in rows {
+        let coarse = to.row(source.scratch_row(row), source.cols);
+        let blocks = to.row(source.scratch_row(row) + 1, source.cols);
+        // SAFETY: by this function's own conditions the row and its blocks can be read, and the blocks behind them written.
+        unsafe {
+            let x = std::slice::from_raw_parts(source.x.add(row * source.stride), source.cols);
+            for (i, chunk) in x.chunks(BLOCK_COLS).enumerate() {
+                blocks.add(i).write(quantize_block(&remainder(&*coarse.add(i), chunk)[..chunk.len()]));
+            }
+        }
+    }
+}
+
+/// `x` without what `block` holds of it.
+fn remainder(block: &ActivationBlock, x: &[f32]) -> [f32; BLOCK_COLS] {
+    let mut left = [0.0; BLOCK_COLS];
+    for ((left, x), q) in left.iter_mut().zip(x).zip(block.q) {
+        *left = x - block.scale * f32::from(q);
+    }
+    left
 }
 
 /// Quantizes up to 32 activations; missing ones are zeros.
@@ -158,6 +198,21 @@ mod tests {
         for (q, v) in block.q.iter().zip(&x) {
             assert!((f32::from(*q) * block.scale - v).abs() <= block.scale * 0.5001);
         }
+    }
+
+    #[test]
+    fn a_block_and_its_remainder_hold_fifteen_bits() {
+        let x: Vec<f32> = (0..32).map(|i| ((i * i) as f32 * 0.37).sin() * 3.0).collect();
+        let block = quantize_block(&x);
+        let rest = quantize_block(&remainder(&block, &x));
+        for (i, v) in x.iter().enumerate() {
+            let held = block.scale * f32::from(block.q[i]) + rest.scale * f32::from(rest.q[i]);
+            assert!((held - v).abs() <= 3.0 / 32_000.0, "{held} for {v}");
+        }
+        let mut bad = [1.0; 32];
+        bad[3] = f32::NAN;
+        let block = quantize_block(&bad);
+        assert!(!quantize_block(&remainder(&block, &bad)).scale.is_finite());
     }
 
     #[test]

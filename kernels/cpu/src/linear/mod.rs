@@ -51,7 +51,7 @@ pub struct LinearTask<'a> {
     pub x: *const f32,
     pub x_stride: usize,
     pub rows: usize,
-    /// Row of the scratch that holds the first of them quantized; 0 but where products share a scratch.
+    /// Which row of the scratch the first of them is; 0 but where products share a scratch. See [`LinearTask::passes`].
     pub quantized_row: usize,
     /// `rows` rows of `weight.rows()` values, `out_stride` apart.
     pub out: *mut f32,
@@ -66,24 +66,45 @@ unsafe impl Send for LinearTask<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for LinearTask<'_> {}
 
-/// Quantizes `rows` of the task's activations into the rows of `to` from `task.quantized_row + rows.start` on. Only for weights that want it
-/// ([`PackedWeight::quantizes_rows`]).
+impl LinearTask<'_> {
+    /// How many rows of the scratch each row takes: itself and, where there are two, what quantizing it left over.
+    pub fn passes(&self) -> usize {
+        self.weight.passes()
+    }
+
+    /// Where row `row` lies quantized.
+    fn scratch_row(&self, row: usize, pass: usize) -> usize {
+        (self.quantized_row + row) * self.passes() + pass
+    }
+}
+
+/// Quantizes `rows` of the task's activations, and what that leaves over where the product has two passes, into the rows of `to`
+/// from `(task.quantized_row + rows.start) * task.passes()` on. Only for weights that want it ([`PackedWeight::quantizes_rows`]).
 ///
 /// # Safety
-/// `task.x` can be read; `to` has room for `task.quantized_row + task.rows` rows of `weight.cols()`; nobody else accesses those rows of `to`
-/// meanwhile.
+/// `task.x` can be read; `to` has room for `(task.quantized_row + task.rows) * task.passes()` rows of `weight.cols()`; nobody else
+/// accesses the rows that are filled meanwhile.
 pub unsafe fn quantize(task: &LinearTask<'_>, rows: Range<usize>, to: &QuantizedRows) {
-    let source = activations::Source { x: task.x, stride: task.x_stride, cols: task.weight.cols, to_row: task.quantized_row };
+    let source = activations::Source {
+        x: task.x,
+        stride: task.x_stride,
+        cols: task.weight.cols,
+        to_row: task.quantized_row,
+        to_step: task.passes(),
+    };
     // SAFETY: this function's conditions are theirs; the instruction set was checked when the weight was packed.
     unsafe {
         match task.weight.isa {
-            Isa::Scalar => activations::quantize(&source, rows, to),
+            Isa::Scalar => activations::quantize(&source, rows.clone(), to),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => avx2::quantize(&source, rows, to),
+            Isa::Avx2 => avx2::quantize(&source, rows.clone(), to),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => avx512::quantize(&source, rows, to),
+            Isa::Avx512 => avx512::quantize(&source, rows.clone(), to),
             #[cfg(not(target_arch = "x86_64"))]
-            _ => activations::quantize(&source, rows, to),
+            _ => activations::quantize(&source, rows.clone(), to),
+        }
+        if task.passes() > 1 {
+            activations::quantize_remainders(&source, rows, to);
         }
     }
 }
@@ -91,8 +112,8 @@ pub unsafe fn quantize(task: &LinearTask<'_>, rows: Range<usize>, to: &Quantized
 /// Computes all rows of the output columns `16 * panels.start .. 16 * panels.end`.
 ///
 /// # Safety
-/// `task`'s pointers are valid for what they are said to hold; `scratch` holds all rows quantized, from `task.quantized_row`
-/// on, where the weight wants it;
+/// `task`'s pointers are valid for what they are said to hold; `scratch` holds all rows as [`quantize`] leaves them, where the
+/// weight wants it;
 /// nobody writes either meanwhile, nor accesses those columns of `out`.
 pub unsafe fn multiply(task: &LinearTask<'_>, panels: Range<usize>, scratch: &QuantizedRows) {
     let panels = panels.start..panels.end.min(task.weight.panel_count());

@@ -44,7 +44,7 @@ pub(super) fn pack(
         WeightFormat::Int8 | WeightFormat::Int4 => PanelLayout::Int(int_layout(parts, format)?),
     };
     let layout = match compute {
-        CpuCompute::Fast => stored,
+        CpuCompute::Fast | CpuCompute::Precise => stored,
         CpuCompute::Reference => PanelLayout::Dense(DenseLayout { element: Element::F32, cols }),
     };
     let fp8 = match format {
@@ -56,7 +56,7 @@ pub(super) fn pack(
     let bytes = rows.div_ceil(PANEL_ROWS).checked_mul(layout.panel_bytes()).ok_or("the weight's size overflows")?;
     let mut storage = Storage::zeroed(bytes)?;
     Packing { parts, fp8, cols, stored, layout }.fill(rows, storage.as_mut_slice())?;
-    Ok(PackedWeight { rows, cols, format, layout, isa, storage })
+    Ok(PackedWeight { rows, cols, format, compute, layout, isa, storage })
 }
 
 /// Rows of all parts together, and their columns.

@@ -21,8 +21,14 @@ pub(super) unsafe fn multiply_int(task: &LinearTask<'_>, layout: &IntLayout, pan
         let bytes = panel_bytes(task, panel);
         for row in 0..task.rows {
             // SAFETY: the scratch holds `blocks` quantized blocks of each row, by the caller's condition.
-            let x = unsafe { std::slice::from_raw_parts(scratch.row(task.quantized_row + row, task.weight.cols), layout.blocks) };
-            let sums = int_sums(layout, bytes, x);
+            let x = |pass| unsafe {
+                std::slice::from_raw_parts(scratch.row(task.scratch_row(row, pass), task.weight.cols), layout.blocks)
+            };
+            let mut sums = int_sums(layout, bytes, x(0));
+            for pass in 1..task.passes() {
+                let rest = int_sums(layout, bytes, x(pass));
+                sums.iter_mut().zip(rest).for_each(|(sum, rest)| *sum += rest);
+            }
             // SAFETY: the caller's condition on `out` and `bias`.
             unsafe { store(task, panel, row, &sums) };
         }

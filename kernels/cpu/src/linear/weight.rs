@@ -18,6 +18,8 @@ pub enum CpuCompute {
     Reference,
     /// In the weight's format: INT8 activations for Int8 and Int4, f32 activations for the others.
     Fast,
+    /// The same with activations of 15 bits and a sign for Int8 and Int4: two products for one.
+    Precise,
 }
 
 /// A matrix `[rows = out, cols = in]` in panels of 16 rows.
@@ -25,6 +27,7 @@ pub struct PackedWeight {
     pub(super) rows: usize,
     pub(super) cols: usize,
     pub(super) format: WeightFormat,
+    pub(super) compute: CpuCompute,
     pub(super) layout: PanelLayout,
     pub(super) isa: Isa,
     pub(super) storage: Storage,
@@ -46,6 +49,11 @@ impl PackedWeight {
     /// Whether [`super::multiply`] wants the activations quantized before.
     pub fn quantizes_rows(&self) -> bool {
         matches!(self.layout, PanelLayout::Int(_))
+    }
+
+    /// Rows of quantized activations that a product takes for each of its rows.
+    pub fn passes(&self) -> usize {
+        if self.compute == CpuCompute::Precise { 2 } else { 1 }
     }
 
     /// Panels of 16 output rows; the last one may be partial.

@@ -1,6 +1,6 @@
 //! Linear: matrix products over the packed weights of [`crate::linear`]. Divides them among workers; knows no weight layout.
 
-use millrace_ops::{BackendError, Linear, WeightMemory};
+use millrace_ops::{BackendError, Linear, LinearMode, WeightMemory};
 
 use crate::linear::{LinearTask, PackedWeight, QuantizedRows, REDUNDANT_ROWS, multiply, quantize};
 use crate::memory::Region;
@@ -25,9 +25,11 @@ struct LinearOp {
     bias: Option<Region>,
     out: Region,
     rows: usize,
+    /// Rows of the scratch that they take.
+    quantized_rows: usize,
     cols: usize,
     width: usize,
-    mode: millrace_ops::LinearMode,
+    mode: LinearMode,
     quantizing: Quantizing,
 }
 
@@ -49,7 +51,8 @@ pub(crate) fn lower(arguments: Arguments, op: Linear, _compute: Compute) -> Resu
         true if rows <= REDUNDANT_ROWS => Quantizing::Redundant,
         true => Quantizing::Shared,
     };
-    Ok(Box::new(LinearOp { arguments, x, weight, bias, out, rows, cols, width, mode, quantizing }))
+    let quantized_rows = product(&[rows, packed.passes()]);
+    Ok(Box::new(LinearOp { arguments, x, weight, bias, out, rows, quantized_rows, cols, width, mode, quantizing }))
 }
 
 impl LinearOp {
@@ -78,7 +81,7 @@ impl Task for LinearOp {
     }
 
     fn quantized(&self) -> Option<(usize, usize)> {
-        (self.quantizing == Quantizing::Shared).then_some((self.rows, self.cols))
+        (self.quantizing == Quantizing::Shared).then_some((self.quantized_rows, self.cols))
     }
 
     fn run(&self, phase: usize, worker: &mut Worker<'_>) -> Result<(), BackendError> {
@@ -92,7 +95,7 @@ impl Task for LinearOp {
         let panels = weight.panel_count();
         let Some(mut range) = worker.take(chunk, panels) else { return Ok(()) };
         if self.quantizing == Quantizing::Redundant {
-            worker.scratch.quantized.reserve(self.rows, self.cols).map_err(|why| self.arguments.invalid(why))?;
+            worker.scratch.quantized.reserve(self.quantized_rows, self.cols).map_err(|why| self.arguments.invalid(why))?;
             // SAFETY: `x` is written by nobody in this phase; the scratch is this worker's own, with room reserved above.
             unsafe { quantize(&task, 0..self.rows, &worker.scratch.quantized) };
         }

@@ -8,7 +8,8 @@ use crate::memory::Region;
 use crate::ops::weights::PreparedSet;
 use crate::task::{Arguments, Task, Worker, product};
 
-/// Two phases where the weights want quantized rows, else one. The rows of head h are quantized from row `h * rows` on.
+/// Two phases where the weights want quantized rows, else one. The rows of head h are those from `h * rows` on
+/// of the scratch.
 pub(crate) struct LinearHeadsTask {
     arguments: Arguments,
     x: Region,
@@ -76,7 +77,7 @@ impl Task for LinearHeadsTask {
     }
 
     fn quantized(&self) -> Option<(usize, usize)> {
-        self.weights.quantizes_rows.then_some((self.weights.count() * self.rows, self.weights.cols))
+        self.weights.quantizes_rows.then_some((self.weights.count() * self.rows * self.weights.passes, self.weights.cols))
     }
 
     fn run(&self, phase: usize, worker: &mut Worker<'_>) -> Result<(), BackendError> {

@@ -30,6 +30,8 @@ pub(crate) struct PreparedSet {
     pub(crate) panels: usize,
     /// Whether products want their activations quantized.
     pub(crate) quantizes_rows: bool,
+    /// Quantized rows that each row takes; see [`PackedWeight::passes`].
+    pub(crate) passes: usize,
 }
 
 impl PreparedSet {
@@ -38,17 +40,19 @@ impl PreparedSet {
         let packed_first = packed(arguments, first)?;
         let (rows, cols) = (packed_first.rows(), packed_first.cols());
         let (panels, quantizes_rows) = (packed_first.panel_count(), packed_first.quantizes_rows());
+        let passes = packed_first.passes();
         for (i, weight) in weights.iter().enumerate() {
             let other = packed(arguments, weight)?;
             let alike = other.rows() == rows
                 && other.cols() == cols
                 && other.format() == packed_first.format()
-                && other.quantizes_rows() == quantizes_rows;
+                && other.quantizes_rows() == quantizes_rows
+                && other.passes() == passes;
             arguments.require(alike, || {
                 format!("weight {i} is {weight:?} and weight 0 {first:?}; all must have one shape and format")
             })?;
         }
-        Ok(Self { weights, rows, cols, panels, quantizes_rows })
+        Ok(Self { weights, rows, cols, panels, quantizes_rows, passes })
     }
 
     pub(crate) fn count(&self) -> usize {

@@ -84,23 +84,26 @@ unsafe fn run<const ELEMENT: u8, const H: usize, const T: usize>(
 ///
 /// # Safety
 /// H / 2 panels at `w` and `layout.cols` values at each of `x`.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[inline(always)]
 unsafe fn tile<const ELEMENT: u8, const H: usize, const T: usize>(
     layout: &DenseLayout,
     w: *const u8,
     x: [*const f32; T],
 ) -> [[__m256; T]; H] {
     let panel_bytes = layout.panel_bytes();
-    let mut sums = [[_mm256_setzero_ps(); T]; H];
-    for block in 0..layout.cols.div_ceil(DENSE_BLOCK_COLS) {
-        let first = block * DENSE_BLOCK_COLS;
-        let end = layout.cols.min(first + DENSE_BLOCK_COLS);
-        let mut partial = [[_mm256_setzero_ps(); T]; H];
-        // SAFETY: columns stay below `layout.cols`; offsets are those of the layout.
-        unsafe {
-            for col in (first..end - end % 2).step_by(2) {
-                let weights: [[__m256; 2]; H] = std::array::from_fn(|h| pair::<ELEMENT>(w.add(h / 2 * panel_bytes), h % 2, col));
+    // SAFETY: columns stay below `layout.cols`; offsets are those of the layout.
+    unsafe {
+        let mut sums = [[_mm256_setzero_ps(); T]; H];
+        for block in 0..layout.cols.div_ceil(DENSE_BLOCK_COLS) {
+            let first = block * DENSE_BLOCK_COLS;
+            let end = layout.cols.min(first + DENSE_BLOCK_COLS);
+            let mut partial = [[_mm256_setzero_ps(); T]; H];
+            let mut col = first;
+            while col + 1 < end {
+                let mut weights = [[_mm256_setzero_ps(); 2]; H];
+                for (h, weights) in weights.iter_mut().enumerate() {
+                    *weights = pair::<ELEMENT>(w.add(h / 2 * panel_bytes), h % 2, col);
+                }
                 for t in 0..T {
                     let (even, odd) = (_mm256_set1_ps(x[t].add(col).read()), _mm256_set1_ps(x[t].add(col + 1).read()));
                     for h in 0..H {
@@ -108,6 +111,7 @@ unsafe fn tile<const ELEMENT: u8, const H: usize, const T: usize>(
                         partial[h][t] = _mm256_fmadd_ps(weights[h][1], odd, partial[h][t]);
                     }
                 }
+                col += 2;
             }
             for h in 0..H {
                 let panel = w.add(h / 2 * panel_bytes);
@@ -128,16 +132,15 @@ unsafe fn tile<const ELEMENT: u8, const H: usize, const T: usize>(
                 }
             }
         }
+        sums
     }
-    sums
 }
 
 /// Columns `col` (even) and `col + 1` of half a panel, as f32 (FP8: divided by 256).
 ///
 /// # Safety
 /// The panel has both columns.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[inline(always)]
 unsafe fn pair<const ELEMENT: u8>(panel: *const u8, half: usize, col: usize) -> [__m256; 2] {
     // SAFETY: the caller's condition.
     unsafe {
@@ -163,8 +166,7 @@ unsafe fn pair<const ELEMENT: u8>(panel: *const u8, half: usize, col: usize) -> 
 ///
 /// # Safety
 /// The panel has that column.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[inline(always)]
 unsafe fn last<const ELEMENT: u8>(panel: *const u8, half: usize, col: usize) -> __m256 {
     // SAFETY: the caller's condition; in BF16 and FP8 panels the missing partner is padding.
     unsafe {
@@ -176,9 +178,14 @@ unsafe fn last<const ELEMENT: u8>(panel: *const u8, half: usize, col: usize) -> 
 }
 
 /// e4m3 codes in the upper bytes of 16-bit lanes, as f32 divided by 256; see the AVX-512 form.
-#[inline]
-#[target_feature(enable = "avx2,f16c")]
-fn e4m3(codes: __m128i) -> __m256 {
-    let half = _mm_and_si128(_mm_srai_epi16::<1>(codes), _mm_set1_epi16(0xbf80_u16 as i16));
-    _mm256_cvtph_ps(half)
+///
+/// # Safety
+/// AVX2 and F16C are available.
+#[inline(always)]
+unsafe fn e4m3(codes: __m128i) -> __m256 {
+    // SAFETY: the caller's condition.
+    unsafe {
+        let half = _mm_and_si128(_mm_srai_epi16::<1>(codes), _mm_set1_epi16(0xbf80_u16 as i16));
+        _mm256_cvtph_ps(half)
+    }
 }

@@ -102,9 +102,16 @@ unsafe fn run<const CODES: u8, const SCALE: u8, const OFFSET: u8, const T: usize
     // SAFETY: the panel exists and T rows from `row` are quantized, by the callers above.
     unsafe {
         let panel = task.weight.storage.start().add(half / 2 * layout.panel_bytes());
-        let x: [*const ActivationBlock; T] =
-            std::array::from_fn(|t| scratch.row(task.quantized_row + row + t, task.weight.cols).cast_const());
-        let sums = tile::<CODES, SCALE, OFFSET, T>(layout, panel, half % 2, x);
+        let x = |pass: usize| -> [*const ActivationBlock; T] {
+            std::array::from_fn(|t| scratch.row(task.scratch_row(row + t, pass), task.weight.cols).cast_const())
+        };
+        let mut sums = tile::<CODES, SCALE, OFFSET, T>(layout, panel, half % 2, x(0));
+        for pass in 1..task.passes() {
+            let rest = tile::<CODES, SCALE, OFFSET, T>(layout, panel, half % 2, x(pass));
+            for t in 0..T {
+                sums[t] = _mm256_add_ps(sums[t], rest[t]);
+            }
+        }
         for (t, sums) in sums.into_iter().enumerate() {
             store(task, half, row + t, sums);
         }
@@ -115,8 +122,7 @@ unsafe fn run<const CODES: u8, const SCALE: u8, const OFFSET: u8, const T: usize
 ///
 /// # Safety
 /// A panel at `panel` and `layout.blocks` activation blocks at each of `x`.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[inline(always)]
 unsafe fn tile<const CODES: u8, const SCALE: u8, const OFFSET: u8, const T: usize>(
     layout: &IntLayout,
     panel: *const u8,
@@ -126,12 +132,15 @@ unsafe fn tile<const CODES: u8, const SCALE: u8, const OFFSET: u8, const T: usiz
     let code_bytes = if CODES == NIBBLES { 256 } else { 512 };
     let scale_size = if SCALE == F32 { 4 } else { 2 };
     let beside_size = if OFFSET == MINIMUM { 2 } else { 1 };
-    let mut sums = [_mm256_setzero_ps(); T];
     let (mut scales_at, mut left) = (layout.scales_offset(), layout.span);
-    for block in 0..layout.blocks {
-        // SAFETY: offsets stay within the panel and activation blocks that the caller vouches for.
-        unsafe {
-            let x = x.map(|x| x.add(block));
+    // SAFETY: offsets stay within the panel and activation blocks that the caller vouches for.
+    unsafe {
+        let mut sums = [_mm256_setzero_ps(); T];
+        for block in 0..layout.blocks {
+            let mut x = x;
+            for x in &mut x {
+                *x = x.add(block);
+            }
             let codes = panel.add(block * code_bytes + half * 32);
             let dots = match CODES {
                 NIBBLES => nibble_dots(codes, x),
@@ -160,19 +169,18 @@ unsafe fn tile<const CODES: u8, const SCALE: u8, const OFFSET: u8, const T: usiz
                     sums[t] = _mm256_fmadd_ps(minimum, _mm256_set1_ps((*x[t]).scaled_sum), sums[t]);
                 }
             }
+            left -= 1;
+            if left == 0 {
+                (scales_at, left) = (scales_at + layout.scale_bytes(), layout.span);
+            }
         }
-        left -= 1;
-        if left == 0 {
-            (scales_at, left) = (scales_at + layout.scale_bytes(), layout.span);
-        }
+        sums
     }
-    sums
 }
 
 /// # Safety
 /// 8 scales at `at`.
-#[inline]
-#[target_feature(enable = "avx2,f16c")]
+#[inline(always)]
 unsafe fn load_scales<const SCALE: u8>(at: *const u8) -> __m256 {
     // SAFETY: the caller's condition.
     unsafe {
@@ -186,19 +194,17 @@ unsafe fn load_scales<const SCALE: u8>(at: *const u8) -> __m256 {
 
 /// # Safety
 /// 8 zeros at `at`.
-#[inline]
-#[target_feature(enable = "avx2")]
+#[inline(always)]
 unsafe fn load_zeros(at: *const u8) -> __m256 {
     // SAFETY: the caller's condition.
-    _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(unsafe { _mm_loadl_epi64(at.cast()) }))
+    unsafe { _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(at.cast()))) }
 }
 
 /// Activations `4 * line .. 4 * line + 4` of a block in every 32-bit lane.
 ///
 /// # Safety
 /// An activation block at `x`; `line < 8`.
-#[inline]
-#[target_feature(enable = "avx2")]
+#[inline(always)]
 unsafe fn four(x: *const ActivationBlock, line: usize) -> __m256i {
     // SAFETY: the caller's condition: 32 bytes of `q` come first.
     unsafe { _mm256_set1_epi32(x.cast::<i32>().add(line).read()) }
@@ -206,14 +212,13 @@ unsafe fn four(x: *const ActivationBlock, line: usize) -> __m256i {
 
 /// # Safety
 /// A block's codes at `codes` (this half), activation blocks at `x`. The same for the two below.
-#[inline]
-#[target_feature(enable = "avx2")]
+#[inline(always)]
 unsafe fn nibble_dots<const T: usize>(codes: *const u8, x: [*const ActivationBlock; T]) -> [__m256i; T] {
-    let mask = _mm256_set1_epi8(0xf);
-    let mut pairs = [_mm256_setzero_si256(); T];
-    for line in 0..4 {
-        // SAFETY: four lines of 64 bytes, of which this half reads 32.
-        unsafe {
+    // SAFETY: four lines of 64 bytes, of which this half reads 32.
+    unsafe {
+        let mask = _mm256_set1_epi8(0xf);
+        let mut pairs = [_mm256_setzero_si256(); T];
+        for line in 0..4 {
             let both = _mm256_loadu_si256(codes.add(line * 64).cast());
             let (low, high) = (_mm256_and_si256(both, mask), _mm256_and_si256(_mm256_srli_epi16::<4>(both), mask));
             for t in 0..T {
@@ -221,34 +226,38 @@ unsafe fn nibble_dots<const T: usize>(codes: *const u8, x: [*const ActivationBlo
                 pairs[t] = _mm256_add_epi16(pairs[t], _mm256_maddubs_epi16(high, four(x[t], line + 4)));
             }
         }
+        for pairs in &mut pairs {
+            *pairs = _mm256_madd_epi16(*pairs, _mm256_set1_epi16(1));
+        }
+        pairs
     }
-    pairs.map(|pairs| _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
 }
 
-#[inline]
-#[target_feature(enable = "avx2")]
+#[inline(always)]
 unsafe fn narrow_dots<const T: usize>(codes: *const u8, x: [*const ActivationBlock; T]) -> [__m256i; T] {
-    let mut pairs = [_mm256_setzero_si256(); T];
-    for line in 0..8 {
-        // SAFETY: eight lines of 64 bytes, of which this half reads 32.
-        unsafe {
+    // SAFETY: eight lines of 64 bytes, of which this half reads 32.
+    unsafe {
+        let mut pairs = [_mm256_setzero_si256(); T];
+        for line in 0..8 {
             let codes = _mm256_loadu_si256(codes.add(line * 64).cast());
             for t in 0..T {
                 pairs[t] = _mm256_add_epi16(pairs[t], _mm256_maddubs_epi16(codes, four(x[t], line)));
             }
         }
+        for pairs in &mut pairs {
+            *pairs = _mm256_madd_epi16(*pairs, _mm256_set1_epi16(1));
+        }
+        pairs
     }
-    pairs.map(|pairs| _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
 }
 
 /// Dots with `code - 128`.
-#[inline]
-#[target_feature(enable = "avx2")]
+#[inline(always)]
 unsafe fn wide_dots<const T: usize>(codes: *const u8, x: [*const ActivationBlock; T]) -> [__m256i; T] {
-    let mut dots = [_mm256_setzero_si256(); T];
-    for line in 0..8 {
-        // SAFETY: eight lines of 64 bytes, of which this half reads 32.
-        unsafe {
+    // SAFETY: eight lines of 64 bytes, of which this half reads 32.
+    unsafe {
+        let mut dots = [_mm256_setzero_si256(); T];
+        for line in 0..8 {
             let codes = _mm256_loadu_si256(codes.add(line * 64).cast());
             let signed = _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
             let magnitude = _mm256_abs_epi8(signed);
@@ -257,6 +266,6 @@ unsafe fn wide_dots<const T: usize>(codes: *const u8, x: [*const ActivationBlock
                 dots[t] = _mm256_add_epi32(dots[t], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
             }
         }
+        dots
     }
-    dots
 }

@@ -26,7 +26,7 @@ const HALF_ROWS: usize = PANEL_ROWS / 2;
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn quantize(source: &Source, rows: Range<usize>, to: &QuantizedRows) {
     for row in rows {
-        let blocks = to.row(source.to_row + row, source.cols);
+        let blocks = to.row(source.scratch_row(row), source.cols);
         for block in 0..source.cols.div_ceil(BLOCK_COLS) {
             let first = block * BLOCK_COLS;
             let count = BLOCK_COLS.min(source.cols - first);

@@ -130,8 +130,7 @@ unsafe fn run<const ELEMENT: u8, const P: usize, const T: usize>(
 ///
 /// # Safety
 /// P panels at `w` and `layout.cols` values at each of `x`.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c")]
+#[inline(always)]
 unsafe fn tile<const ELEMENT: u8, const P: usize, const T: usize>(
     layout: &DenseLayout,
     w: *const u8,
@@ -140,20 +139,24 @@ unsafe fn tile<const ELEMENT: u8, const P: usize, const T: usize>(
 ) -> [[__m512; T]; P] {
     let panel_bytes = layout.panel_bytes();
     let fresh = matches!(prefetch, Prefetch::Streams);
-    let mut sums = [[_mm512_setzero_ps(); T]; P];
-    for block in 0..layout.cols.div_ceil(DENSE_BLOCK_COLS) {
-        let first = block * DENSE_BLOCK_COLS;
-        let end = layout.cols.min(first + DENSE_BLOCK_COLS);
-        let mut partial = [[_mm512_setzero_ps(); T]; P];
-        // SAFETY: columns stay below `layout.cols`; offsets are those of the layout.
-        unsafe {
-            for col in (first..end - end % 2).step_by(2) {
+    // SAFETY: columns stay below `layout.cols`; offsets are those of the layout.
+    unsafe {
+        let mut sums = [[_mm512_setzero_ps(); T]; P];
+        for block in 0..layout.cols.div_ceil(DENSE_BLOCK_COLS) {
+            let first = block * DENSE_BLOCK_COLS;
+            let end = layout.cols.min(first + DENSE_BLOCK_COLS);
+            let mut partial = [[_mm512_setzero_ps(); T]; P];
+            let mut col = first;
+            while col + 1 < end {
                 if let Prefetch::Next(ahead) = prefetch
                     && col.is_multiple_of(STEP_COLS)
                 {
                     ahead.prefetch(col / STEP_COLS);
                 }
-                let weights: [[__m512; 2]; P] = std::array::from_fn(|p| pair::<ELEMENT>(w.add(p * panel_bytes), col, fresh));
+                let mut weights = [[_mm512_setzero_ps(); 2]; P];
+                for (p, weights) in weights.iter_mut().enumerate() {
+                    *weights = pair::<ELEMENT>(w.add(p * panel_bytes), col, fresh);
+                }
                 for t in 0..T {
                     let (even, odd) = (_mm512_set1_ps(x[t].add(col).read()), _mm512_set1_ps(x[t].add(col + 1).read()));
                     for p in 0..P {
@@ -161,12 +164,13 @@ unsafe fn tile<const ELEMENT: u8, const P: usize, const T: usize>(
                         partial[p][t] = _mm512_fmadd_ps(weights[p][1], odd, partial[p][t]);
                     }
                 }
+                col += 2;
             }
             if end % 2 == 1 {
-                for (p, partial) in partial.iter_mut().enumerate() {
+                for p in 0..P {
                     let weights = last::<ELEMENT>(w.add(p * panel_bytes), end - 1);
-                    for (x, partial) in x.iter().zip(partial) {
-                        *partial = _mm512_fmadd_ps(weights, _mm512_set1_ps(x.add(end - 1).read()), *partial);
+                    for t in 0..T {
+                        partial[p][t] = _mm512_fmadd_ps(weights, _mm512_set1_ps(x[t].add(end - 1).read()), partial[p][t]);
                     }
                 }
             }
@@ -183,16 +187,15 @@ unsafe fn tile<const ELEMENT: u8, const P: usize, const T: usize>(
                 }
             }
         }
+        sums
     }
-    sums
 }
 
 /// Columns `col` (even) and `col + 1` of a panel, as f32 (FP8: divided by 256); `fresh` panels are prefetched.
 ///
 /// # Safety
 /// The panel has both columns.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c")]
+#[inline(always)]
 unsafe fn pair<const ELEMENT: u8>(panel: *const u8, col: usize, fresh: bool) -> [__m512; 2] {
     // SAFETY: the caller's condition; prefetching touches nothing.
     unsafe {
@@ -230,8 +233,7 @@ unsafe fn pair<const ELEMENT: u8>(panel: *const u8, col: usize, fresh: bool) -> 
 ///
 /// # Safety
 /// The panel has that column.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c")]
+#[inline(always)]
 unsafe fn last<const ELEMENT: u8>(panel: *const u8, col: usize) -> __m512 {
     // SAFETY: the caller's condition; in BF16 and FP8 panels the missing partner is padding.
     unsafe {
@@ -244,10 +246,15 @@ unsafe fn last<const ELEMENT: u8>(panel: *const u8, col: usize) -> __m512 {
 
 /// e4m3 codes in the upper bytes of 16-bit lanes, as f32 divided by 256: placed into f16 (bias 15 against 7) they read 2^8 too
 /// small, subnormals included.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c")]
-fn e4m3(codes: __m256i) -> __m512 {
-    // An arithmetic shift copies the sign into the exponent's top bit, which the mask clears.
-    let half = _mm256_and_si256(_mm256_srai_epi16::<1>(codes), _mm256_set1_epi16(0xbf80_u16 as i16));
-    _mm512_cvtph_ps(half)
+///
+/// # Safety
+/// AVX-512 F is available.
+#[inline(always)]
+unsafe fn e4m3(codes: __m256i) -> __m512 {
+    // SAFETY: the caller's condition.
+    unsafe {
+        // An arithmetic shift copies the sign into the exponent's top bit, which the mask clears.
+        let half = _mm256_and_si256(_mm256_srai_epi16::<1>(codes), _mm256_set1_epi16(0xbf80_u16 as i16));
+        _mm512_cvtph_ps(half)
+    }
 }

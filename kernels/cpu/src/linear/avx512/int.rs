@@ -102,9 +102,9 @@ unsafe fn product<const NIBBLES: bool, const SCALE: u8, const OFFSET: u8>(
         },
     };
     let tiles = task.rows.div_ceil(TILE_ROWS);
+    let steps = task.passes() * shape.blocks;
     for panel in panels.clone().step_by(2) {
-        let mut place =
-            Place { panel, row: 0, scratch, ahead: Ahead::of(task, shape.panel_bytes, panel + 2, tiles * shape.blocks) };
+        let mut place = Place { panel, row: 0, scratch, ahead: Ahead::of(task, shape.panel_bytes, panel + 2, tiles * steps) };
         for tile in 0..tiles {
             // Tiles of nearly equal size.
             let rows = (task.rows - place.row).div_ceil(tiles - tile);
@@ -126,7 +126,7 @@ unsafe fn product<const NIBBLES: bool, const SCALE: u8, const OFFSET: u8>(
                 }
             }
             place.row += rows;
-            place.ahead.advance(shape.blocks);
+            place.ahead.advance(steps);
         }
     }
 }
@@ -152,9 +152,18 @@ unsafe fn run<const NIBBLES: bool, const SCALE: u8, const OFFSET: u8, const P: u
     // SAFETY: the caller's condition.
     unsafe {
         let w = task.weight.storage.start().add(place.panel * shape.panel_bytes);
-        let x: [*const ActivationBlock; T] =
-            std::array::from_fn(|t| place.scratch.row(task.quantized_row + place.row + t, task.weight.cols).cast_const());
-        let sums = tile::<NIBBLES, SCALE, OFFSET, P, T>(shape, w, x, place.ahead);
+        let x = |pass: usize| -> [*const ActivationBlock; T] {
+            std::array::from_fn(|t| place.scratch.row(task.scratch_row(place.row + t, pass), task.weight.cols).cast_const())
+        };
+        let mut sums = tile::<NIBBLES, SCALE, OFFSET, P, T>(shape, w, x(0), place.ahead);
+        let mut ahead = place.ahead;
+        for pass in 1..task.passes() {
+            ahead.advance(shape.blocks);
+            let rest = tile::<NIBBLES, SCALE, OFFSET, P, T>(shape, w, x(pass), ahead);
+            for (sums, rest) in sums.iter_mut().flatten().zip(rest.iter().flatten()) {
+                *sums = _mm512_add_ps(*sums, *rest);
+            }
+        }
         for (p, sums) in sums.into_iter().enumerate() {
             for (t, sums) in sums.into_iter().enumerate() {
                 store(task, place.panel + p, place.row + t, sums);
@@ -167,8 +176,7 @@ unsafe fn run<const NIBBLES: bool, const SCALE: u8, const OFFSET: u8, const P: u
 ///
 /// # Safety
 /// P panels at `w` and `shape.blocks` activation blocks at each of `x`.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+#[inline(always)]
 unsafe fn tile<const NIBBLES: bool, const SCALE: u8, const OFFSET: u8, const P: usize, const T: usize>(
     shape: &Shape,
     w: *const u8,
@@ -176,19 +184,28 @@ unsafe fn tile<const NIBBLES: bool, const SCALE: u8, const OFFSET: u8, const P: 
     ahead: Ahead,
 ) -> [[__m512; T]; P] {
     let code_bytes = if NIBBLES { 256 } else { 512 };
-    let mut sums = [[_mm512_setzero_ps(); T]; P];
     let (mut scales_at, mut left) = (shape.scales_offset, shape.span);
-    for block in 0..shape.blocks {
-        // SAFETY: offsets stay within the panels and activation blocks that the caller vouches for.
-        unsafe {
-            let x = x.map(|x| x.add(block));
+    // SAFETY: offsets stay within the panels and activation blocks that the caller vouches for.
+    unsafe {
+        let mut sums = [[_mm512_setzero_ps(); T]; P];
+        for block in 0..shape.blocks {
             ahead.prefetch(block);
-            let start = x.map(|x| match OFFSET {
-                CENTRE => _mm512_set1_epi32(x.cast::<u8>().add(shape.zero_offset).cast::<i32>().read()),
-                _ => _mm512_setzero_si512(),
-            });
-            let codes: [*const u8; P] = std::array::from_fn(|p| w.add(p * shape.panel_bytes + block * code_bytes));
-            let dots = if NIBBLES { nibble_dots([start; P], codes, x) } else { byte_dots([start; P], codes, x) };
+            let mut x = x;
+            let mut dots = [[_mm512_setzero_si512(); T]; P];
+            for t in 0..T {
+                x[t] = x[t].add(block);
+                if OFFSET == CENTRE {
+                    let start = _mm512_set1_epi32(x[t].cast::<u8>().add(shape.zero_offset).cast::<i32>().read());
+                    for dots in &mut dots {
+                        dots[t] = start;
+                    }
+                }
+            }
+            let mut codes = [w; P];
+            for (p, codes) in codes.iter_mut().enumerate() {
+                *codes = w.add(p * shape.panel_bytes + block * code_bytes);
+            }
+            let dots = if NIBBLES { nibble_dots(dots, codes, x) } else { byte_dots(dots, codes, x) };
             for p in 0..P {
                 let scales = w.add(p * shape.panel_bytes + scales_at);
                 let scale = load_scales::<SCALE>(scales);
@@ -209,21 +226,20 @@ unsafe fn tile<const NIBBLES: bool, const SCALE: u8, const OFFSET: u8, const P: 
                     }
                 }
             }
+            left -= 1;
+            if left == 0 {
+                (scales_at, left) = (scales_at + shape.scale_bytes, shape.span);
+            }
         }
-        left -= 1;
-        if left == 0 {
-            (scales_at, left) = (scales_at + shape.scale_bytes, shape.span);
-        }
+        sums
     }
-    sums
 }
 
 /// Adds the products of a block's 8-bit codes to `dots`.
 ///
 /// # Safety
 /// A block's codes at each of `codes`, an activation block at each of `x`. The same for the next one.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+#[inline(always)]
 unsafe fn byte_dots<const P: usize, const T: usize>(
     mut dots: [[__m512i; T]; P],
     codes: [*const u8; P],
@@ -232,11 +248,14 @@ unsafe fn byte_dots<const P: usize, const T: usize>(
     for line in 0..8 {
         // SAFETY: eight lines of codes, eight times four activations.
         unsafe {
-            let codes = codes.map(|codes| _mm512_loadu_si512(codes.add(line * 64).cast()));
+            let mut lines = [_mm512_setzero_si512(); P];
+            for p in 0..P {
+                lines[p] = _mm512_loadu_si512(codes[p].add(line * 64).cast());
+            }
             for t in 0..T {
                 let q = four(x[t], line);
                 for p in 0..P {
-                    dots[p][t] = _mm512_dpbusd_epi32(dots[p][t], codes[p], q);
+                    dots[p][t] = _mm512_dpbusd_epi32(dots[p][t], lines[p], q);
                 }
             }
         }
@@ -245,20 +264,21 @@ unsafe fn byte_dots<const P: usize, const T: usize>(
 }
 
 /// Adds the products of a block's 4-bit codes to `dots`.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+#[inline(always)]
 unsafe fn nibble_dots<const P: usize, const T: usize>(
     mut dots: [[__m512i; T]; P],
     codes: [*const u8; P],
     x: [*const ActivationBlock; T],
 ) -> [[__m512i; T]; P] {
-    let mask = _mm512_set1_epi8(0xf);
     for line in 0..4 {
         // SAFETY: four lines of codes, twice four times four activations.
         unsafe {
-            let codes = codes.map(|codes| _mm512_loadu_si512(codes.add(line * 64).cast()));
-            let low = codes.map(|codes| _mm512_and_si512(codes, mask));
-            let high = codes.map(|codes| _mm512_and_si512(_mm512_srli_epi16::<4>(codes), mask));
+            let mask = _mm512_set1_epi8(0xf);
+            let (mut low, mut high) = ([_mm512_setzero_si512(); P], [_mm512_setzero_si512(); P]);
+            for p in 0..P {
+                let both = _mm512_loadu_si512(codes[p].add(line * 64).cast());
+                (low[p], high[p]) = (_mm512_and_si512(both, mask), _mm512_and_si512(_mm512_srli_epi16::<4>(both), mask));
+            }
             for t in 0..T {
                 let (q_low, q_high) = (four(x[t], line), four(x[t], line + 4));
                 for p in 0..P {
@@ -275,8 +295,7 @@ unsafe fn nibble_dots<const P: usize, const T: usize>(
 ///
 /// # Safety
 /// An activation block at `x`; `line < 8`.
-#[inline]
-#[target_feature(enable = "avx512f")]
+#[inline(always)]
 unsafe fn four(x: *const ActivationBlock, line: usize) -> __m512i {
     // SAFETY: the caller's condition: 32 bytes of `q` come first.
     unsafe { _mm512_set1_epi32(x.cast::<i32>().add(line).read()) }
@@ -284,8 +303,7 @@ unsafe fn four(x: *const ActivationBlock, line: usize) -> __m512i {
 
 /// # Safety
 /// 16 scales at `at`.
-#[inline]
-#[target_feature(enable = "avx512f")]
+#[inline(always)]
 unsafe fn load_scales<const SCALE: u8>(at: *const u8) -> __m512 {
     // SAFETY: the caller's condition.
     unsafe {
@@ -299,9 +317,8 @@ unsafe fn load_scales<const SCALE: u8>(at: *const u8) -> __m512 {
 
 /// # Safety
 /// 16 zeros at `at`.
-#[inline]
-#[target_feature(enable = "avx512f")]
+#[inline(always)]
 unsafe fn load_zeros(at: *const u8) -> __m512 {
     // SAFETY: the caller's condition.
-    _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(unsafe { _mm_loadu_si128(at.cast()) }))
+    unsafe { _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(at.cast()))) }
 }

@@ -1,5 +1,9 @@
 //! AVX-512 kernels, and what integer and dense products share. Called through `super` only, after the instruction set was
 //! checked.
+//!
+//! Instruction sets are enabled on the functions that tiles are called from. What is inside a tile is `inline(always)` and has
+//! neither closures nor iterator chains: those are functions without the instruction set, which vectors would have to pass
+//! through memory wherever the compiler decides not to inline them.
 
 mod dense;
 mod int;
@@ -35,12 +39,12 @@ impl Ahead {
     }
 
     /// In each step of a tile.
-    #[inline]
-    #[target_feature(enable = "avx512f")]
+    #[inline(always)]
     fn prefetch(&self, step: usize) {
         for line in 0..self.lines_per_step {
             let at = self.next.wrapping_add((step * self.lines_per_step + line) * 64);
-            _mm_prefetch::<_MM_HINT_T1>(at.cast());
+            // SAFETY: prefetching touches nothing, and every x86-64 has it.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) };
         }
     }
 

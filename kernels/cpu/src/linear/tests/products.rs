@@ -14,6 +14,7 @@ const ROWS: [usize; 8] = [1, 2, 3, 5, 8, 13, 32, 70];
 const BEFORE: f32 = -7.25;
 
 /// A product with padded rows of `x` and `out`.
+#[derive(Clone, Copy)]
 struct Case<'a> {
     weight: &'a PackedWeight,
     x: &'a [f32],
@@ -45,7 +46,7 @@ impl<'a> Case<'a> {
             mode: self.mode,
         };
         let mut scratch = QuantizedRows::new();
-        scratch.reserve(first % 3 + count, cols).unwrap();
+        scratch.reserve((first % 3 + count) * task.passes(), cols).unwrap();
         let chunk = self.chunk.min(self.weight.panel_count());
         // SAFETY: `x`, `out` and `bias` hold what the task says; one thread does everything in order.
         unsafe {
@@ -116,6 +117,30 @@ fn products_agree_with_f64() {
                     }
                     let out = Case::new(&weight, &x).run(0, 70);
                     check(&out, &plain, 1.0 / 127.0, &format!("{stored} as {format}, {isa}, unquantized"));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn precise_products_agree_with_f64_on_activations_that_are_not_quantized() {
+    let mut random = Random::new(22);
+    for stored in TensorFormat::ALL {
+        for &(rows, cols) in shapes(stored) {
+            let tensor = Tensor::random(stored, rows, cols, &mut random);
+            let x = random.values(9 * cols);
+            for format in WEIGHT_FORMATS {
+                for isa in Isa::available() {
+                    let weight = PackedWeight::pack(&[tensor.view()], format, CpuCompute::Precise, isa).unwrap();
+                    let right = product(&weight, &x.iter().map(|&v| f64::from(v)).collect::<Vec<_>>());
+                    let case = Case::new(&weight, &x);
+                    let (whole, what) = (case.run(0, 9), format!("{stored} {rows}x{cols} as {format}, {isa}"));
+                    check(&whole, &right, 1.0 / 30_000.0, &what);
+                    for first in 0..9 {
+                        let alone = Case { chunk: 1, ..case }.run(first, 1);
+                        assert_eq!(alone, whole[first * rows..][..rows], "{what}, row {first}");
+                    }
                 }
             }
         }
@@ -280,9 +305,16 @@ fn what_is_not_finite_shows_in_its_own_row_alone() {
         x[2 * 96 + 50] = bad;
         for format in WEIGHT_FORMATS {
             for isa in Isa::available() {
-                let out = Case::new(&pack(&tensor, format, isa), &x).run(0, 5);
-                for (row, out) in out.chunks(32).enumerate() {
-                    assert_eq!(out.iter().any(|v| !v.is_finite()), row == 2, "{format}, {isa}, {bad}, row {row}");
+                for compute in [CpuCompute::Fast, CpuCompute::Precise] {
+                    let weight = PackedWeight::pack(&[tensor.view()], format, compute, isa).unwrap();
+                    let out = Case::new(&weight, &x).run(0, 5);
+                    for (row, out) in out.chunks(32).enumerate() {
+                        assert_eq!(
+                            out.iter().any(|v| !v.is_finite()),
+                            row == 2,
+                            "{format}, {isa}, {compute:?}, {bad}, row {row}"
+                        );
+                    }
                 }
             }
         }

@@ -73,7 +73,7 @@ impl Task for LinearExpertsTask {
     }
 
     fn quantized(&self) -> Option<(usize, usize)> {
-        self.weights.quantizes_rows.then_some((self.slots, self.weights.cols))
+        self.weights.quantizes_rows.then_some((self.slots * self.weights.passes, self.weights.cols))
     }
 
     fn run(&self, phase: usize, worker: &mut Worker<'_>) -> Result<(), BackendError> {
