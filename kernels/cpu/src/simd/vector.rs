@@ -6,6 +6,21 @@
 /// Most lanes of any vector set.
 pub(crate) const MOST_LANES: usize = 16;
 
+/// Asks for `bytes` from `at` on, which need not be valid: what is read in small pieces from many places does not come by
+/// itself in time.
+#[inline(always)]
+pub(crate) fn prefetch(at: *const u8, bytes: usize) {
+    let mut line = 0;
+    while line < bytes {
+        // SAFETY: prefetching touches nothing, and every x86-64 has it.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.wrapping_add(line).cast());
+        }
+        line += 64;
+    }
+}
+
 /// Lanes of f32.
 ///
 /// # Safety

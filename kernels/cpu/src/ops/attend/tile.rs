@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::element::{Bf16, Element, Fp8};
 use super::kernels::{self, Scores, Values};
 use super::softmax::{self, Factors, Row, Softmax};
-use crate::simd::vector::Vector;
+use crate::simd::vector::{Vector, prefetch};
 use millrace_ops::KvFormat;
 
 /// Tokens of a part.
@@ -84,6 +84,15 @@ impl<'a> Work<'a> {
     }
 }
 
+/// What to ask for before it is read.
+#[derive(Clone, Copy)]
+enum Ahead {
+    /// This page's.
+    Values,
+    /// Those of the page so many further on.
+    Keys(usize),
+}
+
 /// Which of a row's two sets of sums a part goes to.
 #[derive(Clone, Copy, PartialEq)]
 enum Target {
@@ -109,6 +118,22 @@ impl Tile<'_> {
 
     pub(super) fn parts(&self) -> usize {
         self.context().div_ceil(PART)
+    }
+
+    /// Pages lie anywhere, in blocks too short for the machine to see a stream: a page's values are asked for with its scores,
+    /// its keys with the values of the page a part before it (or two pages before it within the first part).
+    #[inline(always)]
+    fn ask_ahead<E: Element>(&self, position: usize, ahead: Ahead) {
+        let bytes = self.page_tokens * self.head_dim * size_of::<E>();
+        let index = (position - self.first_token) / self.page_tokens;
+        match ahead {
+            Ahead::Values => prefetch(self.pages[index].values, bytes),
+            Ahead::Keys(pages) => {
+                if let Some(page) = self.pages.get(index + pages) {
+                    prefetch(page.keys, bytes);
+                }
+            }
+        }
     }
 }
 
@@ -150,6 +175,10 @@ unsafe fn attend_part<V: Vector, E: Element>(tile: &Tile<'_>, start: usize, targ
             let count = page_tokens.min(tokens - token);
             let row = tile.first_seeing(start + token);
             let page = tile.page(start + token);
+            tile.ask_ahead::<E>(start + token, Ahead::Values);
+            if start == tile.first_token {
+                tile.ask_ahead::<E>(start + token, Ahead::Keys(2));
+            }
             let task = Scores::<E> {
                 keys: page.keys.cast(),
                 page_tokens,
@@ -179,6 +208,7 @@ unsafe fn attend_part<V: Vector, E: Element>(tile: &Tile<'_>, start: usize, targ
         let mut token = 0;
         while token < tokens {
             let count = page_tokens.min(tokens - token);
+            tile.ask_ahead::<E>(start + token, Ahead::Keys(PART / page_tokens));
             page_values::<V, E>(tile, (start, token, count), (work.scores, sums), work.block);
             token += page_tokens;
         }
