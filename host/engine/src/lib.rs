@@ -15,6 +15,7 @@ mod jobs;
 mod phases;
 mod planning;
 mod pool;
+mod programs;
 mod runner;
 mod snapshot;
 mod spec;

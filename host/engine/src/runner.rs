@@ -13,6 +13,7 @@ use millrace_ops::{
 use millrace_scheduler::{Outcome, OutcomeStatus, StepPlan};
 use std::sync::Arc;
 
+use crate::programs::{Programs, Shape};
 use crate::{PoolSpec, TagChecks};
 
 /// Tag changes uploaded at a time.
@@ -47,6 +48,7 @@ pub(crate) struct StageRunner {
     max_rows: usize,
     max_sequences: usize,
     table_entries: usize,
+    programs: Programs,
     in_flight: Option<InFlight>,
 }
 
@@ -90,6 +92,7 @@ impl StageRunner {
             max_rows,
             max_sequences,
             table_entries,
+            programs: Programs::default(),
             in_flight: None,
         })
     }
@@ -157,7 +160,8 @@ impl StageRunner {
         if rows > 0 {
             let logits = if count == 0 { Logits::None } else { Logits::Last { count } };
             let shape = StepShape { buffers: &step, cache: &self.cache, activations: &self.activations, rows, sequences, logits };
-            self.model.forward(self.queue.as_mut(), &shape);
+            let kind = Shape { rows, sequences, sampled: count, table_stride: stride };
+            self.programs.run(self.queue.as_mut(), kind, |queue| self.model.forward(queue, &shape));
             self.queue.enqueue(Op::Sample(Sample {
                 logits: self.activations.logits.clone(),
                 step: step.clone(),

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use millrace_ops::{BackendError, Buffer, Op, OperationKind, Priority, Queue, StepRecord, Ticket, Wake};
+use millrace_ops::{BackendError, Buffer, Op, OperationKind, Priority, Program, Queue, StepRecord, Ticket, Wake};
 
 use crate::memory::DEVICE;
 use crate::ops::lower;
@@ -21,9 +21,18 @@ pub(crate) struct QueueState {
 }
 
 /// An operation that was checked.
+#[derive(Clone)]
 pub(crate) struct Planned {
     pub(crate) kind: OperationKind,
-    pub(crate) task: Box<dyn Task>,
+    /// Shared by all submissions of a program.
+    pub(crate) task: Arc<dyn Task>,
+}
+
+/// What a [`Program`] holds, and what a queue collects: operations, or what is wrong with one of them.
+#[derive(Default, Clone)]
+struct Collected {
+    tasks: Vec<Planned>,
+    invalid: Option<BackendError>,
 }
 
 /// A list of operations on its way through the pool.
@@ -79,16 +88,17 @@ pub(crate) struct CpuQueue {
     pool: Arc<Pool>,
     state: Arc<QueueState>,
     priority: Priority,
-    tasks: Vec<Planned>,
-    /// What is wrong with an operation enqueued since the last submission.
-    invalid: Option<BackendError>,
+    /// Since the last submission, or since the beginning of a recording.
+    collected: Collected,
+    /// What had been collected when a recording began.
+    before_recording: Option<Collected>,
     submitted: Ticket,
 }
 
 impl CpuQueue {
     pub(crate) fn new(pool: Arc<Pool>, priority: Priority, wake: Wake) -> Self {
         let state = QueueState { completed: AtomicU64::new(0), failure: Mutex::new(None), done: Condvar::new(), wake };
-        Self { pool, state: Arc::new(state), priority, tasks: Vec::new(), invalid: None, submitted: 0 }
+        Self { pool, state: Arc::new(state), priority, collected: Collected::default(), before_recording: None, submitted: 0 }
     }
 
     fn outcome(&self, ticket: Ticket) -> Result<(), BackendError> {
@@ -101,25 +111,49 @@ impl CpuQueue {
 
 impl Queue for CpuQueue {
     fn enqueue(&mut self, op: Op) {
-        if self.invalid.is_some() {
+        if self.collected.invalid.is_some() {
             return;
         }
         let kind = OperationKind::of(&op);
         match lower(op, self.pool.compute()) {
-            Ok(task) => self.tasks.push(Planned { kind, task }),
-            Err(error) => self.invalid = Some(error),
+            Ok(task) => self.collected.tasks.push(Planned { kind, task: task.into() }),
+            Err(error) => self.collected.invalid = Some(error),
+        }
+    }
+
+    fn begin_recording(&mut self) {
+        let before = std::mem::take(&mut self.collected);
+        self.before_recording.get_or_insert(before);
+    }
+
+    fn end_recording(&mut self) -> Program {
+        let recorded = match self.before_recording.take() {
+            Some(before) => std::mem::replace(&mut self.collected, before),
+            None => Collected::default(),
+        };
+        Program::new(Arc::new(recorded))
+    }
+
+    fn enqueue_program(&mut self, program: &Program) {
+        let arguments = Arguments { operation: "program" };
+        let Some(recorded) = program.operations().downcast_ref::<Collected>() else {
+            self.collected.invalid.get_or_insert(arguments.invalid("it was recorded by another backend"));
+            return;
+        };
+        self.collected.tasks.extend_from_slice(&recorded.tasks);
+        if let Some(error) = &recorded.invalid {
+            self.collected.invalid.get_or_insert(error.clone());
         }
     }
 
     fn submit(&mut self) -> Ticket {
         self.submitted += 1;
-        let mut tasks = std::mem::take(&mut self.tasks);
-        let failure = self.invalid.take();
+        let Collected { mut tasks, invalid: failure } = std::mem::take(&mut self.collected);
         if failure.is_some() {
             // A list with a hole in it must not run in part.
             tasks.clear();
         }
-        let next = Vec::with_capacity(tasks.len());
+        self.collected.tasks.reserve(tasks.len());
         self.pool.post(Submission {
             tasks,
             priority: self.priority,
@@ -128,7 +162,6 @@ impl Queue for CpuQueue {
             ticket: self.submitted,
             queue: Arc::clone(&self.state),
         });
-        self.tasks = next;
         self.submitted
     }
 

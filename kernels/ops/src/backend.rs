@@ -134,9 +134,42 @@ pub trait Backend: Send + Sync {
     }
 }
 
+/// Operations that a queue recorded, checked and ready to run again; a clone is the same program.
+#[derive(Clone)]
+pub struct Program(Arc<dyn Any + Send + Sync>);
+
+impl Program {
+    /// What the device keeps of the operations.
+    pub fn new(operations: Arc<dyn Any + Send + Sync>) -> Self {
+        Self(operations)
+    }
+
+    /// For the device to downcast.
+    pub fn operations(&self) -> &dyn Any {
+        self.0.as_ref()
+    }
+}
+
+impl fmt::Debug for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Program")
+    }
+}
+
 /// Operations in order. Nothing runs before [`Queue::submit`]; submissions of one queue run one after the other.
 pub trait Queue: Send {
     fn enqueue(&mut self, op: Op);
+
+    /// Operations enqueued from here to [`Queue::end_recording`] are kept for a program instead: a step's operations are the same
+    /// from one step to the next where only its inputs differ.
+    fn begin_recording(&mut self);
+
+    /// What was enqueued since [`Queue::begin_recording`]; an empty program without it. A program with an operation that is wrong
+    /// makes the submissions fail that it is enqueued in.
+    fn end_recording(&mut self) -> Program;
+
+    /// Enqueues the operations of a program that a queue of this backend recorded. They run on what their buffers hold then.
+    fn enqueue_program(&mut self, program: &Program);
 
     /// Hands everything enqueued since the last submission to the device and returns at once.
     fn submit(&mut self) -> Ticket;

@@ -15,7 +15,9 @@ mod scales;
 mod tensor;
 mod timing;
 
-pub use backend::{Backend, Buffer, DeviceDescription, DeviceMemory, Priority, Queue, Ticket, Wake, Weight, WeightMemory};
+pub use backend::{
+    Backend, Buffer, DeviceDescription, DeviceMemory, Priority, Program, Queue, Ticket, Wake, Weight, WeightMemory,
+};
 pub use error::BackendError;
 pub use format::{KvFormat, TensorFormat, WeightFormat};
 pub use fp8::{E4M3_MAX, e4m3_from_f32, e4m3_to_f32};

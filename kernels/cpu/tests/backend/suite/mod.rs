@@ -10,6 +10,7 @@ mod invalid_experts;
 mod invalid_sparse;
 pub(crate) mod latent;
 mod linear_heads;
+mod programs;
 mod routing;
 mod rows;
 pub(crate) mod sampling;
@@ -34,6 +35,7 @@ pub(crate) fn backend_suite(backend: &dyn Backend, reader: &dyn Backend, toleran
     select::suite(&mut rig);
     sampling::suite(&mut rig);
     linear_heads::suite(&mut rig);
+    programs::suite(&mut rig);
     routing::suite(&mut rig);
     experts::suite(&mut rig);
     invalid::suite(&mut rig);
