@@ -24,7 +24,7 @@ const USUAL_WINDOW: usize = 4096;
 /// How a text is run; the same for every lane.
 #[derive(Args)]
 pub(super) struct RunArgs {
-    /// reference: f32 from the recipe's exact values; fast: the device's kernels.
+    /// reference: f32 from the recipe's exact values; fast: the device's kernels; precise: the same without rounding activations to 8 bits.
     #[arg(long, default_value = "reference", value_parser = parse_compute)]
     pub(super) compute: CpuCompute,
     /// cpu.

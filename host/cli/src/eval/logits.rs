@@ -28,7 +28,7 @@ pub(crate) struct RunArgs {
     /// f32, bf16 or fp8; f32 with reference compute and bf16 with fast compute where not given.
     #[arg(long, value_parser = parse_kv)]
     kv: Option<KvFormat>,
-    /// reference: f32 from the recipe's exact values; fast: the device's kernels.
+    /// reference: f32 from the recipe's exact values; fast: the device's kernels; precise: the same without rounding activations to 8 bits.
     #[arg(long, default_value = "reference", value_parser = parse_compute)]
     compute: CpuCompute,
     /// cpu.
