@@ -75,18 +75,9 @@ pub(crate) fn run(args: &QuantizeArgs) -> Result<(), Failure> {
     line.clear();
     let report = result.map_err(|error| match error {
         QuantizeError::Keep { .. } | QuantizeError::Option { .. } => Failure::Usage(format!("--{error}")),
+        QuantizeError::Place { .. } | QuantizeError::ReportFile { .. } => Failure::Usage(error.to_string()),
         other => other.into(),
     })?;
-    if let Some(path) = &args.report {
-        let text = format!("{:#}\n", report.to_json(Detail::Tensors));
-        std::fs::write(path, text).map_err(|error| {
-            anyhow::anyhow!(
-                "{} is complete, but the report {} cannot be written: {error}",
-                args.destination.display(),
-                path.display()
-            )
-        })?;
-    }
     for note in &report.notes {
         eprintln!("note: {note}");
     }
@@ -115,6 +106,7 @@ fn options(args: &QuantizeArgs) -> Result<QuantizeOptions, String> {
             PresetName::Glm => Preset::Glm,
         }),
         keep: args.keep.clone(),
+        report: args.report.clone(),
         shard_bytes: shard_bytes.ok_or_else(|| format!("--shard-mib {}: no file is that large", args.shard_mib))?,
         threads: if args.threads == 0 { millrace_cpu::available_threads() } else { args.threads },
     })

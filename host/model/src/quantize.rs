@@ -18,6 +18,7 @@ mod fp8;
 mod int4;
 mod layout;
 mod names;
+mod places;
 mod plan;
 mod report;
 mod rule;
@@ -27,7 +28,7 @@ mod values;
 mod work;
 mod worker;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -37,9 +38,10 @@ pub use work::Progress;
 
 use destination::{Destination, small_files};
 use layout::{INDEX, Layout};
+use places::ReportFile;
 use plan::Plan;
 use source::Source;
-use work::{Job, run};
+use work::{Job, Workers, run};
 
 const GROUPS: [usize; 3] = [32, 64, 128];
 const MAX_THREADS: usize = 1024;
@@ -72,6 +74,8 @@ pub struct QuantizeOptions {
     /// Data of one file at most, but for a tensor that is larger by itself.
     pub shard_bytes: u64,
     pub threads: usize,
+    /// Where the report goes as JSON, with every tensor.
+    pub report: Option<PathBuf>,
 }
 
 /// Which projections may be quantized.
@@ -111,7 +115,7 @@ impl QuantizeOptions {
 /// Quantizes the hub directory `source` into the new directory `destination`. `progress` is called after every piece.
 ///
 /// # Errors
-/// [`QuantizeError`]; there is then no directory `destination`.
+/// [`QuantizeError`]; there is then no directory `destination`, unless the error is [`QuantizeError::ReportLost`].
 pub fn quantize(
     source: &Path,
     destination: &Path,
@@ -119,6 +123,8 @@ pub fn quantize(
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<QuantizeReport, QuantizeError> {
     options.check()?;
+    places::check(source, destination, options.report.as_deref())?;
+    let report_file = options.report.as_deref().map(ReportFile::open).transpose()?;
     let source = Source::open(source)?;
     let plan = Plan::new(&source, options)?;
     let layout = Layout::new(&plan, options.shard_bytes)?;
@@ -132,7 +138,7 @@ pub fn quantize(
     let unfinished = Destination::create(destination, needed)?;
     let paths = unfinished.create_shards(&layout.shards)?;
     let job = Job { source: &source, plan: &plan, layout: &layout, paths: &paths };
-    let losses = run(&job, options.threads, progress)?;
+    let losses = run(&job, Workers::new(options.threads), progress)?;
     if let Some(index) = index {
         unfinished.write(INDEX, &index)?;
     }
@@ -144,5 +150,8 @@ pub fn quantize(
     report.bytes_after = weights;
     report.files = layout.shards.len();
     report.notes.extend(large.iter().map(|path| format!("{} is larger than 64 MiB and was not copied", path.display())));
+    if let Some(file) = report_file {
+        file.write(&format!("{:#}\n", report.to_json(Detail::Tensors)), destination)?;
+    }
     Ok(report)
 }
