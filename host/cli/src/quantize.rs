@@ -16,7 +16,8 @@ Quantized are the projections of the text model's layers (attention, indexer, fe
 scale that loses least. Kept as they are stored: embeddings, head, norms, routers, biases, the indexer's weights_proj, eh_proj, other
 parts than the text model, what --keep names; with --weights int4 also matrices whose columns the group does not divide (the
 report names them); and what a quantized source keeps in floats.
-  --weights fp8    e4m3, `weight_scale_inv` for each 128x128 block, as DeepSeek-V3 and GLM-5.2-FP8 are stored
+  --weights fp8    e4m3, `weight_scale_inv` for each 128x128 block, as DeepSeek-V3 and GLM-5.2-FP8 are stored; where 128 does not
+                   divide a size, as compressed-tensors float-quantized if that is what transformers loads
   --weights int4   compressed-tensors pack-quantized, symmetric, a BF16 scale for each --group columns of a row
   --preset kimi    routed experts only, as Kimi K2's own checkpoints
   --preset glm     fp8: every projection, as GLM-5.2-FP8; int4: routed experts only

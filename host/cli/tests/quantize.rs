@@ -62,7 +62,7 @@ fn tables_name_layers_worst_tensors_and_sizes() {
         "model.layers.1 ",
         "all ",
         "worst tensors",
-        "14 tensors, 245760 parameters in FP8 (128x128 blocks)",
+        "14 tensors, 245760 parameters in FP8 (128x128 blocks), stored as compressed-tensors float-quantized\n",
         "0.60 MiB -> ",
     ] {
         assert!(text.contains(part), "{part} in\n{text}");

@@ -6,13 +6,15 @@
 //!                            rule, options, keep                                      read, search, write
 //! ```
 //!
-//! Formats: hub FP8 (e4m3 codes, `weight_scale_inv` for each 128x128 block) and compressed-tensors `pack-quantized` INT4
-//! (symmetric, a BF16 scale for each group of columns). Both round to nearest with the scale of a small grid that loses least.
+//! Formats: FP8 (e4m3 codes, an f32 scale for each 128x128 block), in the hub's layout (`weight_scale_inv`) or, where other
+//! programs do not load that, in the one of compressed-tensors (`elsewhere` has the rules); and compressed-tensors `pack-quantized`
+//! INT4 (symmetric, a BF16 scale for each group of columns). Both round to nearest with the scale of a small grid that loses least.
 //! Memory: each worker holds 128 rows of one matrix, about seven bytes an element; the files are read and written in pieces,
 //! never mapped whole. The same source and options give the same bytes with any number of workers.
 
 mod configuration;
 mod destination;
+mod elsewhere;
 mod error;
 mod fp8;
 mod int4;
@@ -32,10 +34,12 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+pub use elsewhere::Elsewhere;
 pub use error::QuantizeError;
 pub use report::{Detail, KeptTensors, Loss, QuantizeReport, Sums};
 pub use work::Progress;
 
+use configuration::Description;
 use destination::{Destination, small_files};
 use layout::{INDEX, Layout};
 use places::ReportFile;
@@ -129,7 +133,7 @@ pub fn quantize(
     let plan = Plan::new(&source, options)?;
     let layout = Layout::new(&plan, options.shard_bytes)?;
     let (small, large) = small_files(&source.directory)?;
-    let config = configuration::rewritten(&source.config, &plan.modules, options.format);
+    let description = Description::new(&plan, options.format);
     let index = layout.index(&plan);
 
     let weights: u64 = layout.shards.iter().map(|shard| shard.bytes).sum();
@@ -143,12 +147,14 @@ pub fn quantize(
         unfinished.write(INDEX, &index)?;
     }
     unfinished.copy(&small)?;
-    unfinished.write("config.json", &format!("{:#}\n", Value::Object(config)))?;
+    unfinished.write("config.json", &format!("{:#}\n", Value::Object(description.rewritten(&source.config))))?;
     unfinished.finish()?;
 
     let mut report = QuantizeReport::new(&source, &plan, &losses);
     report.bytes_after = weights;
     report.files = layout.shards.len();
+    report.stored_as = description.stored_as;
+    report.loads_elsewhere = description.elsewhere;
     report.notes.extend(large.iter().map(|path| format!("{} is larger than 64 MiB and was not copied", path.display())));
     if let Some(file) = report_file {
         file.write(&format!("{:#}\n", report.to_json(Detail::Tensors)), destination)?;

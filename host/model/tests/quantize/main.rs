@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod formats;
+mod layouts;
 mod places;
 mod refusals;
 mod selection;
