@@ -6,7 +6,7 @@ with the format's definition; then runs the model once.
     tests/quantize/check_with_transformers.py DIRECTORY [--logits expected.safetensors]
 
 Not part of tests/run.sh: the packages take gigabytes. host/model/tests/quantize checks the same definitions without them.
-transformers dequantizes FP8 on a CPU only where 128 divides rows and columns; its INT4 values are rounded to BF16, the type of
+loads_elsewhere.py beside it has the cases in which transformers loads something else. INT4 values are rounded to BF16, the type of
 the scales, so definitions are rounded likewise before they are compared.
 """
 import argparse

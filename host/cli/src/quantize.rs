@@ -16,7 +16,8 @@ Quantized are the projections of the text model's layers (attention, indexer, fe
 scale that loses least. Kept as they are stored: embeddings, head, norms, routers, biases, the indexer's weights_proj, eh_proj, other
 parts than the text model, what --keep names; with --weights int4 also matrices whose columns the group does not divide (the
 report names them); and what a quantized source keeps in floats.
-  --weights fp8    e4m3, `weight_scale_inv` for each 128x128 block, as DeepSeek-V3 and GLM-5.2-FP8 are stored
+  --weights fp8    e4m3, `weight_scale_inv` for each 128x128 block, as DeepSeek-V3 and GLM-5.2-FP8 are stored; where 128 does not
+                   divide a size, as compressed-tensors float-quantized if that is what transformers loads
   --weights int4   compressed-tensors pack-quantized, symmetric, a BF16 scale for each --group columns of a row
   --preset kimi    routed experts only, as Kimi K2's own checkpoints
   --preset glm     fp8: every projection, as GLM-5.2-FP8; int4: routed experts only
@@ -75,18 +76,9 @@ pub(crate) fn run(args: &QuantizeArgs) -> Result<(), Failure> {
     line.clear();
     let report = result.map_err(|error| match error {
         QuantizeError::Keep { .. } | QuantizeError::Option { .. } => Failure::Usage(format!("--{error}")),
+        QuantizeError::Place { .. } | QuantizeError::ReportFile { .. } => Failure::Usage(error.to_string()),
         other => other.into(),
     })?;
-    if let Some(path) = &args.report {
-        let text = format!("{:#}\n", report.to_json(Detail::Tensors));
-        std::fs::write(path, text).map_err(|error| {
-            anyhow::anyhow!(
-                "{} is complete, but the report {} cannot be written: {error}",
-                args.destination.display(),
-                path.display()
-            )
-        })?;
-    }
     for note in &report.notes {
         eprintln!("note: {note}");
     }
@@ -115,6 +107,7 @@ fn options(args: &QuantizeArgs) -> Result<QuantizeOptions, String> {
             PresetName::Glm => Preset::Glm,
         }),
         keep: args.keep.clone(),
+        report: args.report.clone(),
         shard_bytes: shard_bytes.ok_or_else(|| format!("--shard-mib {}: no file is that large", args.shard_mib))?,
         threads: if args.threads == 0 { millrace_cpu::available_threads() } else { args.threads },
     })

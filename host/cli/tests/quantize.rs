@@ -58,9 +58,13 @@ fn tables_name_layers_worst_tensors_and_sizes() {
     let output = millrace(&["quantize", utf8(&source()), utf8(&path), "--weights", "fp8", "--threads", "1"]);
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
     let text = stdout(&output);
-    for part in
-        ["model.layers.1 ", "all ", "worst tensors", "14 tensors, 245760 parameters in FP8 (128x128 blocks)", "0.60 MiB -> "]
-    {
+    for part in [
+        "model.layers.1 ",
+        "all ",
+        "worst tensors",
+        "14 tensors, 245760 parameters in FP8 (128x128 blocks), stored as compressed-tensors float-quantized\n",
+        "0.60 MiB -> ",
+    ] {
         assert!(text.contains(part), "{part} in\n{text}");
     }
     assert_eq!(text.lines().filter(|line| line.contains("_proj.weight")).count(), 10, "{text}");
@@ -86,6 +90,14 @@ fn usage_exits_with_2_and_the_rest_with_1() {
         assert_eq!(output.status.code(), Some(2), "{args:?}: {}", stderr(&output));
         assert!(stderr(&output).contains(wanted), "{wanted} in {}", stderr(&output));
     }
+    let nowhere = directory.path().join("nowhere/report.json");
+    let output = run(&["--weights", "fp8", "--report", utf8(&nowhere)]);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("report.json: cannot be written"), "{}", stderr(&output));
+    assert!(!path.exists(), "nothing was done");
+    let inside = millrace(&["quantize", utf8(&source), utf8(&source.join("out")), "--weights", "fp8"]);
+    assert_eq!(inside.status.code(), Some(2), "{}", stderr(&inside));
+    assert!(stderr(&inside).contains("lies in the source"), "{}", stderr(&inside));
     let output = run(&["--weights", "fp8", "--preset", "kimi"]);
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert!(stderr(&output).contains("nothing to quantize"), "{}", stderr(&output));

@@ -6,18 +6,21 @@
 //!                            rule, options, keep                                      read, search, write
 //! ```
 //!
-//! Formats: hub FP8 (e4m3 codes, `weight_scale_inv` for each 128x128 block) and compressed-tensors `pack-quantized` INT4
-//! (symmetric, a BF16 scale for each group of columns). Both round to nearest with the scale of a small grid that loses least.
+//! Formats: FP8 (e4m3 codes, an f32 scale for each 128x128 block), in the hub's layout (`weight_scale_inv`) or, where other
+//! programs do not load that, in the one of compressed-tensors (`elsewhere` has the rules); and compressed-tensors `pack-quantized`
+//! INT4 (symmetric, a BF16 scale for each group of columns). Both round to nearest with the scale of a small grid that loses least.
 //! Memory: each worker holds 128 rows of one matrix, about seven bytes an element; the files are read and written in pieces,
 //! never mapped whole. The same source and options give the same bytes with any number of workers.
 
 mod configuration;
 mod destination;
+mod elsewhere;
 mod error;
 mod fp8;
 mod int4;
 mod layout;
 mod names;
+mod places;
 mod plan;
 mod report;
 mod rule;
@@ -27,19 +30,22 @@ mod values;
 mod work;
 mod worker;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+pub use elsewhere::Elsewhere;
 pub use error::QuantizeError;
 pub use report::{Detail, KeptTensors, Loss, QuantizeReport, Sums};
 pub use work::Progress;
 
+use configuration::Description;
 use destination::{Destination, small_files};
 use layout::{INDEX, Layout};
+use places::ReportFile;
 use plan::Plan;
 use source::Source;
-use work::{Job, run};
+use work::{Job, Workers, run};
 
 const GROUPS: [usize; 3] = [32, 64, 128];
 const MAX_THREADS: usize = 1024;
@@ -72,6 +78,8 @@ pub struct QuantizeOptions {
     /// Data of one file at most, but for a tensor that is larger by itself.
     pub shard_bytes: u64,
     pub threads: usize,
+    /// Where the report goes as JSON, with every tensor.
+    pub report: Option<PathBuf>,
 }
 
 /// Which projections may be quantized.
@@ -111,7 +119,7 @@ impl QuantizeOptions {
 /// Quantizes the hub directory `source` into the new directory `destination`. `progress` is called after every piece.
 ///
 /// # Errors
-/// [`QuantizeError`]; there is then no directory `destination`.
+/// [`QuantizeError`]; there is then no directory `destination`, unless the error is [`QuantizeError::ReportLost`].
 pub fn quantize(
     source: &Path,
     destination: &Path,
@@ -119,11 +127,13 @@ pub fn quantize(
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<QuantizeReport, QuantizeError> {
     options.check()?;
+    places::check(source, destination, options.report.as_deref())?;
+    let report_file = options.report.as_deref().map(ReportFile::open).transpose()?;
     let source = Source::open(source)?;
     let plan = Plan::new(&source, options)?;
     let layout = Layout::new(&plan, options.shard_bytes)?;
     let (small, large) = small_files(&source.directory)?;
-    let config = configuration::rewritten(&source.config, &plan.modules, options.format);
+    let description = Description::new(&plan, options.format);
     let index = layout.index(&plan);
 
     let weights: u64 = layout.shards.iter().map(|shard| shard.bytes).sum();
@@ -132,17 +142,22 @@ pub fn quantize(
     let unfinished = Destination::create(destination, needed)?;
     let paths = unfinished.create_shards(&layout.shards)?;
     let job = Job { source: &source, plan: &plan, layout: &layout, paths: &paths };
-    let losses = run(&job, options.threads, progress)?;
+    let losses = run(&job, Workers::new(options.threads), progress)?;
     if let Some(index) = index {
         unfinished.write(INDEX, &index)?;
     }
     unfinished.copy(&small)?;
-    unfinished.write("config.json", &format!("{:#}\n", Value::Object(config)))?;
+    unfinished.write("config.json", &format!("{:#}\n", Value::Object(description.rewritten(&source.config))))?;
     unfinished.finish()?;
 
     let mut report = QuantizeReport::new(&source, &plan, &losses);
     report.bytes_after = weights;
     report.files = layout.shards.len();
+    report.stored_as = description.stored_as;
+    report.loads_elsewhere = description.elsewhere;
     report.notes.extend(large.iter().map(|path| format!("{} is larger than 64 MiB and was not copied", path.display())));
+    if let Some(file) = report_file {
+        file.write(&format!("{:#}\n", report.to_json(Detail::Tensors)), destination)?;
+    }
     Ok(report)
 }

@@ -47,7 +47,7 @@ fn a_checkpoint_of_256_mib_takes_less_than_48() {
     write_checkpoint(&source);
     let (_, before) = resident();
     for (name, format) in [("int4", QuantizedFormat::Int4Group { group: 64 }), ("fp8", QuantizedFormat::Fp8Block)] {
-        let options = QuantizeOptions { format, preset: None, keep: Vec::new(), shard_bytes: 50 << 20, threads: 2 };
+        let options = QuantizeOptions { format, preset: None, keep: Vec::new(), shard_bytes: 50 << 20, threads: 2, report: None };
         let report = quantize(&source, &directory.path().join(name), &options, &mut |_| {}).unwrap();
         assert_eq!(report.parameters, 8 * 2048 * 8192);
     }

@@ -26,8 +26,11 @@ pub(crate) fn of(report: &QuantizeReport, format: QuantizedFormat, destination: 
     #[expect(clippy::cast_precision_loss, reason = "a percentage for people to look at")]
     let percent = report.bytes_after as f64 * 100.0 / report.bytes_before.max(1) as f64;
     let (before, after) = (gib(report.bytes_before), gib(report.bytes_after));
-    _ = writeln!(out, "{tensors} tensors, {parameters} parameters in {name}");
+    _ = writeln!(out, "{tensors} tensors, {parameters} parameters in {name}, stored as {}", report.stored_as);
     _ = writeln!(out, "{before} -> {after} ({percent:.1} %), {files} file(s) in {}", destination.display());
+    for elsewhere in &report.loads_elsewhere {
+        _ = writeln!(out, "warning: {elsewhere}");
+    }
     out
 }
 

@@ -13,6 +13,7 @@
 //! Sources: `quantization_config` of transformers (FineGrainedFP8Config, CompressedTensorsConfig) and of AutoFP8
 //! (`ignored_layers`, one scale per tensor).
 
+mod expressions;
 mod groups;
 mod patterns;
 

@@ -115,7 +115,7 @@ pub(super) fn small_files(source: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>),
 }
 
 /// The destination without a slash at its end, and its unfinished form.
-fn names(path: &Path) -> Result<(PathBuf, PathBuf), QuantizeError> {
+pub(super) fn names(path: &Path) -> Result<(PathBuf, PathBuf), QuantizeError> {
     let Some(name) = path.file_name() else {
         let allowed = "is no name of a directory that can be made".to_owned();
         return Err(QuantizeError::Option { option: "destination", found: path.display().to_string(), allowed });

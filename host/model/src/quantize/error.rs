@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::CheckpointError;
 
-/// Why no quantized checkpoint was written. Nothing is left under the destination's name.
+/// Why no quantized checkpoint was written. Nothing is left under the destination's name but by [`QuantizeError::ReportLost`].
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum QuantizeError {
     /// The source cannot be read.
@@ -25,6 +25,20 @@ pub enum QuantizeError {
     /// Something lies where the result or its unfinished form would go.
     #[error("{}: exists already; {instead}", path.display())]
     Exists { path: PathBuf, instead: String },
+    /// Places that lie in each other.
+    #[error("{what} {}: {why}; {instead}", path.display())]
+    Place { what: &'static str, path: PathBuf, why: &'static str, instead: &'static str },
+    /// A report that could not be written after the work; nothing was done.
+    #[error("report {}: cannot be written: {why}; name a file in a directory that exists and may be written", path.display())]
+    ReportFile { path: PathBuf, why: String },
+    /// A report that could not be written after all.
+    #[error("{} is complete, but the report {} cannot be written: {why}", destination.display(), path.display())]
+    ReportLost { path: PathBuf, destination: PathBuf, why: String },
+    /// No worker could be started.
+    #[error(
+        "no thread can be started to work with: {why}; its limits on threads or memory are reached, see `ulimit -u` and `ulimit -v`"
+    )]
+    Threads { why: String },
     /// The file system is too full.
     #[error("{}: {needed} bytes are needed and {available} are free; make room or choose another destination", path.display())]
     Space { path: PathBuf, needed: u64, available: u64 },

@@ -2,12 +2,19 @@
 //!
 //! Hub FP8: value = e4m3 code * scale, one f32 scale for up to 128x128 values. A float format loses the same share of large
 //! and small values, so a scale only shifts where between two codes the values fall: the grid covers one octave from
-//! `absmax / 448` up, and a little below, where the largest values clip.
+//! `absmax / 448` up, in five steps. Relative errors in percent, over blocks of 128x128:
+//!
+//! | values | no search | these five | ten, with two that clip | 72 |
+//! |---|---|---|---|---|
+//! | 35 projections of SmolLM2-135M (from Q4_1) | 2.644 | 2.615 | 2.609 | 2.592 |
+//! | bell shape | 2.645 | 2.627 | 2.622 | 2.609 |
+//! | Student's t, 4 degrees | 2.626 | 2.591 | 2.590 | 2.567 |
+//! | bell shape, rows of different size (log-normal, 0.8) | 2.638 | 2.574 | 2.571 | 2.541 |
 
 use millrace_ops::{E4M3_MAX, e4m3_from_f32};
 
-/// `absmax / 448` times each of these is tried. 448/464 is where the largest value still rounds to 448.
-const FACTORS: [f32; 10] = [1.0, 448.0 / 464.0, 0.92, 1.09, 1.19, 1.3, 1.42, 1.54, 1.68, 1.83];
+/// `absmax / 448` times each of these is tried.
+const FACTORS: [f32; 5] = [1.0, 1.18, 1.36, 1.55, 1.75];
 /// The smallest scale; below it f32 loses digits, and devices flush to zero.
 const SMALLEST_SCALE: f32 = f32::MIN_POSITIVE;
 /// Smallest e4m3 number that is not subnormal, 2^-6.
@@ -110,6 +117,28 @@ mod tests {
             let back = e4m3_to_f32(code) * scale;
             assert!((back - value).abs() <= value * 1e-6, "{value} came back as {back}");
         }
+    }
+
+    /// The table above in short, on a bell shape.
+    #[test]
+    fn five_scales_lose_hardly_more_than_seventy_two() {
+        let mut state = 11u64;
+        let mut uniform = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 40) as f32 / (1u64 << 24) as f32 - 0.5
+        };
+        let (mut found, mut plain, mut finest) = (0.0, 0.0, 0.0);
+        for _ in 0..12 {
+            let values: Vec<f32> = (0..128 * 128).map(|_| (0..12).map(|_| uniform()).sum::<f32>() * 0.02).collect();
+            let mut codes = vec![0; values.len()];
+            found += squared_error(&values, quantize_block(&values, &mut codes));
+            let largest = values.iter().fold(0f32, |l, v| l.max(v.abs())) / E4M3_MAX;
+            plain += squared_error(&values, largest);
+            finest += (-8..64).map(|i| squared_error(&values, largest * (i as f32 / 64.0).exp2())).fold(f64::INFINITY, f64::min);
+        }
+        let [found, plain, finest] = [found, plain, finest].map(f64::sqrt);
+        assert!(found < finest * 1.01, "{found} against {finest}");
+        assert!(found < plain * 0.998, "{found} against {plain} without a search");
     }
 
     #[test]

@@ -139,6 +139,7 @@ fn header(entries: Map<String, Value>) -> Vec<u8> {
 mod tests {
     use std::collections::BTreeMap;
 
+    use super::super::elsewhere::Container;
     use super::super::plan::{Action, Modules, Step};
     use super::super::source::ElementType;
     use super::*;
@@ -149,6 +150,7 @@ mod tests {
             steps: Vec::new(),
             outputs: Vec::new(),
             modules: Modules::default(),
+            container: Container::CompressedTensors,
             kept: BTreeMap::new(),
             notes: Vec::new(),
         };

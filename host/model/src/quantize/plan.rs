@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use super::elsewhere::Container;
 use super::select::{Kept, Selection, Verdict};
 use super::source::{ElementType, Source, SourceTensor};
 use super::{QuantizeError, QuantizeOptions, QuantizedFormat};
@@ -39,14 +40,30 @@ pub(super) struct Output {
     pub(super) bytes: u64,
 }
 
-/// Names of modules (tensors without `.weight`) by what became of them.
+/// The weight of a module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Matrix {
+    /// Name of the tensor without `.weight`.
+    pub(super) module: String,
+    pub(super) rows: usize,
+    pub(super) cols: usize,
+}
+
+impl Matrix {
+    fn of(tensor: &SourceTensor) -> Option<Self> {
+        let (rows, cols) = tensor.matrix()?;
+        Some(Self { module: module(&tensor.name).to_owned(), rows, cols })
+    }
+}
+
+/// Matrices by what became of them.
 #[derive(Debug, Default)]
 pub(super) struct Modules {
-    pub(super) quantized: Vec<String>,
+    pub(super) quantized: Vec<Matrix>,
     /// Left in FP8 beside INT4.
-    pub(super) fp8: Vec<String>,
-    /// Matrices left in floats.
-    pub(super) floats: Vec<String>,
+    pub(super) fp8: Vec<Matrix>,
+    /// Left in floats.
+    pub(super) floats: Vec<Matrix>,
 }
 
 /// Everything that is written, in the order of the source's bytes.
@@ -54,6 +71,7 @@ pub(super) struct Plan {
     pub(super) steps: Vec<Step>,
     pub(super) outputs: Vec<Output>,
     pub(super) modules: Modules,
+    pub(super) container: Container,
     /// Indices of source tensors.
     pub(super) kept: BTreeMap<Kept, Vec<usize>>,
     /// What the caller should know about the choice.
@@ -67,8 +85,11 @@ impl Plan {
     pub(super) fn new(source: &Source, options: &QuantizeOptions) -> Result<Self, QuantizeError> {
         let Selection { verdicts, notes } = Selection::new(source, options)?;
         let by_name: BTreeMap<&str, usize> = source.tensors.iter().enumerate().map(|(i, t)| (t.name.as_str(), i)).collect();
-        let modules = Modules::default();
-        let mut plan = Self { steps: Vec::new(), outputs: Vec::new(), modules, kept: BTreeMap::new(), notes };
+        let quantized = source.tensors.iter().zip(&verdicts).filter(|(_, verdict)| **verdict == Verdict::Quantize);
+        let quantized: Vec<Matrix> = quantized.filter_map(|(tensor, _)| Matrix::of(tensor)).collect();
+        let container = Container::of(options.format, quantized.iter());
+        let modules = Modules { quantized, ..Modules::default() };
+        let mut plan = Self { steps: Vec::new(), outputs: Vec::new(), modules, container, kept: BTreeMap::new(), notes };
         let mut scales_of = BTreeMap::new();
         for (index, tensor) in source.tensors.iter().enumerate().filter(|(_, tensor)| tensor.kind == ElementType::F8_E4M3) {
             scales_of.insert(index, scales(source, tensor, &by_name)?);
@@ -81,9 +102,9 @@ impl Plan {
                 Verdict::Quantize => plan.quantize(tensor, index, scales, options.format),
                 Verdict::Keep(kept) => {
                     plan.kept.entry(kept).or_default().push(index);
-                    plan.copy(source, index, scales, options.format);
+                    plan.copy(source, index, scales);
                 }
-                Verdict::Other => plan.copy(source, index, scales, options.format),
+                Verdict::Other => plan.copy(source, index, scales),
             }
         }
         if plan.modules.quantized.is_empty() {
@@ -96,6 +117,7 @@ impl Plan {
         let Some((rows, cols)) = tensor.matrix() else { return };
         let (name, first) = (&tensor.name, self.outputs.len());
         let elements = rows as u64 * cols as u64;
+        let scale = self.container.fp8_scale(name);
         let mut output = |name: String, kind: ElementType, shape: [usize; 2], bytes: u64| {
             self.outputs.push(Output { name, kind, shape: shape.to_vec(), bytes });
         };
@@ -103,7 +125,7 @@ impl Plan {
             QuantizedFormat::Fp8Block => {
                 let blocks = [rows.div_ceil(BLOCK), cols.div_ceil(BLOCK)];
                 output(name.clone(), ElementType::F8_E4M3, [rows, cols], elements);
-                output(format!("{name}_scale_inv"), ElementType::F32, blocks, (blocks[0] * blocks[1] * 4) as u64);
+                output(scale, ElementType::F32, blocks, (blocks[0] * blocks[1] * 4) as u64);
                 Action::Fp8
             }
             QuantizedFormat::Int4Group { group } => {
@@ -115,23 +137,19 @@ impl Plan {
             }
         };
         self.steps.push(Step { tensor: index, scales, action, outputs: first..self.outputs.len() });
-        self.modules.quantized.push(module(name).to_owned());
     }
 
     /// Copies a tensor; the scales of FP8 under the name that they have beside INT4.
-    fn copy(&mut self, source: &Source, index: usize, scales: Option<usize>, format: QuantizedFormat) {
+    fn copy(&mut self, source: &Source, index: usize, scales: Option<usize>) {
         let Some(tensor) = source.tensors.get(index) else { return };
         let is_weight = tensor.matrix().is_some() && tensor.name.ends_with(".weight");
         let is_table = tensor.name.ends_with("embed_tokens.weight");
         if scales.is_some() {
-            self.modules.fp8.push(module(&tensor.name).to_owned());
+            self.modules.fp8.extend(Matrix::of(tensor));
         } else if is_weight && !is_table {
-            self.modules.floats.push(module(&tensor.name).to_owned());
+            self.modules.floats.extend(Matrix::of(tensor));
         }
-        let scale_name = match format {
-            QuantizedFormat::Fp8Block => format!("{}_scale_inv", tensor.name),
-            QuantizedFormat::Int4Group { .. } => format!("{}_scale", tensor.name),
-        };
+        let scale_name = self.container.fp8_scale(&tensor.name);
         let mut step = |index: usize, tensor: &SourceTensor, name: String| {
             let at = self.outputs.len();
             self.outputs.push(Output { name, kind: tensor.kind, shape: tensor.shape.clone(), bytes: tensor.bytes });
@@ -161,7 +179,9 @@ fn scales(source: &Source, tensor: &SourceTensor, by_name: &BTreeMap<&str, usize
     let wrong = |why: String| QuantizeError::tensor(source.file_of(tensor), &tensor.name, why);
     let (rows, cols) = tensor.matrix().ok_or_else(|| wrong(format!("is FP8 with shape {:?}, no matrix", tensor.shape)))?;
     let name = format!("{}_scale_inv", tensor.name);
-    let found = by_name.get(name.as_str()).copied();
+    // As compressed-tensors names it.
+    let other = format!("{}_scale", tensor.name);
+    let found = by_name.get(name.as_str()).or_else(|| by_name.get(other.as_str())).copied();
     let found = found.and_then(|index| Some((index, source.tensors.get(index)?)));
     let (index, scales) =
         found.ok_or_else(|| wrong(format!("is FP8, but there is no `{name}`; the checkpoint is incomplete")))?;
@@ -174,6 +194,6 @@ fn scales(source: &Source, tensor: &SourceTensor, by_name: &BTreeMap<&str, usize
 }
 
 /// `model.layers.0.mlp.up_proj` of its weight.
-pub(super) fn module(tensor: &str) -> &str {
+fn module(tensor: &str) -> &str {
     tensor.strip_suffix(".weight").unwrap_or(tensor)
 }

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use super::elsewhere::Elsewhere;
 use super::plan::Plan;
 use super::rule::layer_of;
 use super::select::Kept;
@@ -123,6 +124,10 @@ pub struct QuantizeReport {
     pub files: usize,
     /// Parameters that were quantized.
     pub parameters: u64,
+    /// Layout of the quantized tensors, in words.
+    pub stored_as: &'static str,
+    /// What another program does not load as it is written.
+    pub loads_elsewhere: Vec<Elsewhere>,
     /// What the caller may want to know: patterns that matched nothing, files that were not copied.
     pub notes: Vec<String>,
 }
@@ -138,6 +143,8 @@ impl QuantizeReport {
             bytes_after: 0,
             files: 0,
             parameters: 0,
+            stored_as: "",
+            loads_elsewhere: Vec::new(),
             notes: plan.notes.clone(),
         };
         let mut layers: BTreeMap<&str, usize> = BTreeMap::new();
@@ -174,6 +181,10 @@ impl QuantizeReport {
             .kept
             .iter()
             .map(|kept| json!({ "why": kept.why, "count": kept.count, "bytes": kept.bytes, "example": kept.example }));
+        let elsewhere = self
+            .loads_elsewhere
+            .iter()
+            .map(|elsewhere| json!({ "why": elsewhere.why, "count": elsewhere.count, "example": elsewhere.example }));
         let mut object = json!({
             "bytes_before": self.bytes_before,
             "bytes_after": self.bytes_after,
@@ -185,6 +196,8 @@ impl QuantizeReport {
             "layers": list(&self.layers),
             "worst": self.worst().into_iter().map(Loss::json).collect::<Vec<Value>>(),
             "kept": kept.collect::<Vec<Value>>(),
+            "stored_as": self.stored_as,
+            "loads_elsewhere": elsewhere.collect::<Vec<Value>>(),
             "notes": self.notes,
         });
         if let (Detail::Tensors, Some(object)) = (detail, object.as_object_mut()) {

@@ -161,10 +161,14 @@ impl Source {
     }
 }
 
-/// Whether a config says that it is FP8 with 128x128 blocks; what else it says it is.
+/// Whether a config says that it is FP8 with 128x128 blocks, in either of its two layouts; what else it says it is.
 fn is_fp8(config: &Config) -> Result<bool, String> {
     let Some(section) = config.value("quantization_config") else { return Ok(false) };
     let text = |key: &str| section.get(key).and_then(Value::as_str).unwrap_or("of no name");
+    let is_blocks = |group: &Value| {
+        let weights = group.get("weights").and_then(Value::as_object);
+        weights.and_then(|weights| weights.get("block_structure")).map(ToString::to_string).as_deref() == Some("[128,128]")
+    };
     match text("quant_method") {
         "fp8" => match section.get("weight_block_size").map(ToString::to_string).as_deref() {
             Some("[128,128]") => Ok(true),
@@ -172,6 +176,12 @@ fn is_fp8(config: &Config) -> Result<bool, String> {
         },
         "compressed-tensors" if text("format") == "pack-quantized" => {
             Err("INT4 already (compressed-tensors pack-quantized), and quantizing twice loses twice".to_owned())
+        }
+        "compressed-tensors" if text("format") == "float-quantized" => {
+            match section.get("config_groups").and_then(Value::as_object) {
+                Some(groups) if !groups.is_empty() && groups.values().all(is_blocks) => Ok(true),
+                _ => Err("FP8 without blocks of 128x128 (compressed-tensors float-quantized)".to_owned()),
+            }
         }
         "compressed-tensors" => Err(format!("quantized already (compressed-tensors {})", text("format"))),
         other => Err(format!("quantized already ({other})")),

@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
+use std::thread::{Builder, Scope};
 
 use super::QuantizeError;
 use super::layout::Layout;
@@ -14,6 +15,9 @@ use super::worker::Worker;
 
 /// Bytes that are copied at a time; a multiple of every element's size.
 pub(super) const COPY_BYTES: u64 = 4 << 20;
+
+/// What Rust gives a thread by default; pieces lie on the heap.
+const STACK_BYTES: usize = 2 << 20;
 
 /// What workers share.
 pub(super) struct Job<'a> {
@@ -43,24 +47,54 @@ pub struct Progress<'a> {
 
 type Message = Result<(Piece, Sums, u64), (Piece, QuantizeError)>;
 
-/// Does the whole plan with `threads` workers and gives what each quantized tensor lost.
+/// How many workers there are to be.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Workers {
+    count: usize,
+    stack_bytes: usize,
+}
+
+impl Workers {
+    pub(super) fn new(count: usize) -> Self {
+        Self { count, stack_bytes: STACK_BYTES }
+    }
+
+    /// Starts them, or as many as the system gives: fewer do the same, later.
+    ///
+    /// # Errors
+    /// [`QuantizeError::Threads`] where there is none.
+    fn start<'scope>(
+        self,
+        scope: &'scope Scope<'scope, '_>,
+        body: impl Fn() + Clone + Send + 'scope,
+    ) -> Result<(), QuantizeError> {
+        for started in 0..self.count {
+            let thread = Builder::new().name("quantize".to_owned()).stack_size(self.stack_bytes);
+            match thread.spawn_scoped(scope, body.clone()) {
+                Ok(_) => {}
+                Err(error) if started == 0 => return Err(QuantizeError::Threads { why: error.to_string() }),
+                Err(_) => break,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Does the whole plan and gives what each quantized tensor lost.
 ///
 /// # Errors
 /// The first of those that happened, by the place of its tensor; nothing more is started after one.
-pub(super) fn run(job: &Job<'_>, threads: usize, progress: &mut dyn FnMut(Progress<'_>)) -> Result<Losses, QuantizeError> {
+pub(super) fn run(job: &Job<'_>, workers: Workers, progress: &mut dyn FnMut(Progress<'_>)) -> Result<Losses, QuantizeError> {
     let pieces = Pieces::new(job);
     let stop = AtomicBool::new(false);
     let mut losses = Losses::new(job.plan.steps.len());
     let mut failed: Option<(Piece, QuantizeError)> = None;
     let total_bytes = job.plan.steps.iter().map(|step| job.source.tensors.get(step.tensor).map_or(0, |t| t.bytes)).sum();
     let mut done_bytes = 0u64;
+    let (known, stopped) = (&pieces, &stop);
     std::thread::scope(|scope| {
-        let (sender, receiver) = sync_channel::<Message>(threads.saturating_mul(4));
-        for _ in 0..threads {
-            let (sender, pieces, stop) = (sender.clone(), &pieces, &stop);
-            scope.spawn(move || work(job, pieces, stop, &sender));
-        }
-        drop(sender);
+        let (sender, receiver) = sync_channel::<Message>(workers.count.saturating_mul(4));
+        workers.start(scope, move || work(job, known, stopped, &sender))?;
         for message in receiver {
             match message {
                 Ok((piece, sums, bytes)) => {
@@ -77,7 +111,8 @@ pub(super) fn run(job: &Job<'_>, threads: usize, progress: &mut dyn FnMut(Progre
                 }
             }
         }
-    });
+        Ok::<(), QuantizeError>(())
+    })?;
     match failed {
         Some((_, error)) => Err(error),
         None => Ok(losses),
@@ -130,5 +165,27 @@ impl<'a> Pieces<'a> {
         let piece = *next;
         next.part = next.part.saturating_add(1);
         Some(piece)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{QuantizeOptions, QuantizedFormat};
+    use super::*;
+
+    /// A stack that no address space holds: the system refuses the thread, as it does where threads or memory are used up.
+    #[test]
+    fn no_worker_is_an_error() {
+        let fixture = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/llama-bf16");
+        let format = QuantizedFormat::Fp8Block;
+        let options = QuantizeOptions { format, preset: None, keep: Vec::new(), shard_bytes: 1 << 30, threads: 2, report: None };
+        let source = Source::open(&fixture).unwrap();
+        let plan = Plan::new(&source, &options).unwrap();
+        let layout = Layout::new(&plan, options.shard_bytes).unwrap();
+        let job = Job { source: &source, plan: &plan, layout: &layout, paths: &[] };
+        let workers = Workers { count: 2, stack_bytes: 1 << 47 };
+        let error = run(&job, workers, &mut |_| panic!("nothing is done")).err().unwrap();
+        assert!(matches!(error, QuantizeError::Threads { .. }), "{error}");
+        assert!(error.to_string().starts_with("no thread can be started to work with: "), "{error}");
     }
 }

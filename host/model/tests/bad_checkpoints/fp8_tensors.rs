@@ -76,6 +76,13 @@ fn codes_and_configs() {
         blocks("FP8 that the config ignores", &["model.safetensors", Q, "lists its module as not converted"], |hub| {
             hub.quantization()["ignored_layers"] = json!(["self_attn.q_proj"]);
         }),
+        blocks(
+            "an expression in `modules_to_not_convert` that is none",
+            &["config.json", "`quantization_config.modules_to_not_convert` holds `mlp.[a`, which is no regular expression"],
+            |hub| {
+                hub.quantization()["modules_to_not_convert"] = json!(["lm_head", "mlp.[a"]);
+            },
+        ),
         blocks("blocks of another size", &["config.json", "FP8 with weight_block_size [64,64]"], |hub| {
             hub.quantization()["weight_block_size"] = json!([64, 64]);
         }),

@@ -159,6 +159,23 @@ fn configs() {
         int4("targets that are no list", &["config.json", "group_0.targets` is no list of strings"], |hub| {
             hub.quantization()["config_groups"]["group_0"]["targets"] = json!("Linear");
         }),
+        int4(
+            "an expression in `ignore` that is none",
+            &[
+                "config.json",
+                "`quantization_config.ignore` holds `re:[`, which is no regular expression: unclosed character class",
+            ],
+            |hub| {
+                hub.quantization()["ignore"] = json!(["lm_head", "re:["]);
+            },
+        ),
+        int4(
+            "an expression in `targets` that is none",
+            &["config.json", "group_0.targets` holds `re:.*mlp)`, which is no regular expression: unopened group"],
+            |hub| {
+                hub.quantization()["config_groups"]["group_0"]["targets"] = json!(["Linear", "re:.*mlp)"]);
+            },
+        ),
         int4("an expression of a gigabyte", &["config.json", "bytes compiled"], |hub| {
             hub.quantization()["ignore"] = json!(["re:((a{1000}){1000}){1000}"]);
         }),

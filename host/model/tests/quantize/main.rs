@@ -4,6 +4,8 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod formats;
+mod layouts;
+mod places;
 mod refusals;
 mod selection;
 
@@ -121,7 +123,7 @@ fn int4(group: usize) -> QuantizedFormat {
 }
 
 fn options(format: QuantizedFormat) -> QuantizeOptions {
-    QuantizeOptions { format, preset: None, keep: Vec::new(), shard_bytes: 1 << 30, threads: 2 }
+    QuantizeOptions { format, preset: None, keep: Vec::new(), shard_bytes: 1 << 30, threads: 2, report: None }
 }
 
 fn run(source: &Path, destination: &Path, options: &QuantizeOptions) -> Result<QuantizeReport, QuantizeError> {

@@ -8,20 +8,22 @@
 //!   last parts, or a regular expression matched from the start to the end of a part.
 //!   Source: transformers 5.24, quantizers/quantizers_utils.py, `should_convert_module`.
 //!
-//! Python's expressions know look-around, which this program's do not: such an expression decides nothing.
+//! An expression that only Python reads (look-around) decides nothing; one that nothing reads is an error: transformers and
+//! compressed-tensors stop at it too.
 
 use std::collections::BTreeSet;
 
-use regex::bytes::{Regex, RegexBuilder};
+use regex::bytes::Regex;
 use serde_json::Value;
 
+use super::expressions::{self, Expression};
 use crate::CheckpointError;
 use crate::checkpoint::config::Config;
 
 /// More expressions than any config has; plain names are only bounded by the size of config.json.
 const MAX_EXPRESSIONS: usize = 256;
-/// Memory that one compiled expression may take, and again its tables while it runs.
-const MAX_EXPRESSION_BYTES: usize = 1 << 18;
+/// Where a part of a name ends.
+const PART_END: &str = r"(?:\.|$)";
 
 /// How surely a list holds a module; later ones win.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,12 +49,12 @@ impl Patterns {
     /// The list under `key`; empty where there is none.
     ///
     /// # Errors
-    /// [`CheckpointError::Config`] where it is no list of strings, or its expressions are too many or too large.
+    /// [`CheckpointError::Config`] where it is no list of strings, or an expression is none, too large or one too many.
     pub(super) fn read(section: &Config, key: &str) -> Result<Self, CheckpointError> {
         let mut patterns = Self::default();
         for text in strings(section, key)? {
             match text.strip_prefix("re:") {
-                Some(expression) => match compile(section, key, expression, patterns.expressions.len())? {
+                Some(expression) => match compile(section, key, text, (expression, ""), patterns.expressions.len())? {
                     Some(regex) => patterns.expressions.push(regex),
                     None => patterns.unreadable = true,
                 },
@@ -94,7 +96,7 @@ impl Modules {
             if text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b)) {
                 // A trailing dot says "inside", which a name says anyway.
                 modules.names.insert(text.trim_end_matches('.').to_owned());
-            } else if let Some(regex) = compile(section, key, &format!("(?:{text})(?:\\.|$)"), modules.expressions.len())? {
+            } else if let Some(regex) = compile(section, key, text, (text, PART_END), modules.expressions.len())? {
                 modules.expressions.push(regex);
             }
         }
@@ -121,24 +123,27 @@ fn strings<'a>(section: &'a Config, key: &str) -> Result<Vec<&'a str>, Checkpoin
     list.ok_or_else(|| section.wrong(key, "is no list of strings"))
 }
 
-/// Expression number `count`, anchored at the start; None where this program cannot read it.
-fn compile(section: &Config, key: &str, expression: &str, count: usize) -> Result<Option<Regex>, CheckpointError> {
+/// Expression number `count` of a list, spelled there as `entry`; None where only Python reads it.
+///
+/// # Errors
+/// [`CheckpointError::Config`] with the entry where it is no expression, or one too many.
+fn compile(
+    section: &Config,
+    key: &str,
+    entry: &str,
+    (expression, end): (&str, &str),
+    count: usize,
+) -> Result<Option<Regex>, CheckpointError> {
     if count >= MAX_EXPRESSIONS {
         return Err(section.wrong(key, format!("holds more than {MAX_EXPRESSIONS} regular expressions")));
     }
-    // Module names are ASCII; tables of Unicode classes would only take memory.
-    let built = RegexBuilder::new(&format!("^(?:{expression})"))
-        .unicode(false)
-        .size_limit(MAX_EXPRESSION_BYTES)
-        .dfa_size_limit(MAX_EXPRESSION_BYTES)
-        .build();
-    match built {
-        Ok(regex) => Ok(Some(regex)),
-        Err(regex::Error::CompiledTooBig(limit)) => {
-            let start: String = expression.chars().take(40).collect();
-            Err(section.wrong(key, format!("holds an expression of more than {limit} bytes compiled, `{start}`")))
+    match expressions::compile(expression, end) {
+        Ok(Expression::Compiled(regex)) => Ok(Some(regex)),
+        Ok(Expression::OnlyPython) => Ok(None),
+        Err(why) => {
+            let start: String = entry.chars().take(80).collect();
+            Err(section.wrong(key, format!("holds `{start}`, which {why}")))
         }
-        Err(_) => Ok(None),
     }
 }
 
@@ -208,6 +213,15 @@ mod tests {
         for converted in ["model.layers.3.mlp.gate_proj", "model.vision_tower2", "x.lm_head_2", "layers.6.x", "layers.613.x"] {
             assert!(!hold(converted), "{converted}");
         }
+    }
+
+    #[test]
+    fn what_is_no_expression_is_named_with_its_key() {
+        let wanted = "config.json: config `list` holds `re:[`, which is no regular expression: unclosed character class";
+        let error = Patterns::read(&section(r#"["lm_head","re:["]"#), "list").unwrap_err().to_string();
+        assert!(error.starts_with(wanted), "{error}");
+        let error = Modules::read(&section(r#"["lm_head","mlp.("]"#), "list").unwrap_err().to_string();
+        assert!(error.starts_with("config.json: config `list` holds `mlp.(`, which is no regular expression"), "{error}");
     }
 
     #[test]

@@ -12,9 +12,11 @@ const LARGEST_SCALE: f32 = 65_504.0;
 /// Whether a scale may be below zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sign {
-    /// Derived from a magnitude by every writer.
+    /// FP8: e4m3 codes have a sign of their own and the same magnitudes on both sides, so a sign of the scale could say nothing
+    /// more. Every writer derives scales from a magnitude; one below zero is a damaged file.
     Positive,
-    /// Some writers put the sign of a group's largest value into its scale.
+    /// INT4: scales are signed floats by the format's definition, value = code * scale. Codes go from -8 to 7, so writers give the
+    /// value of a group's largest magnitude the code -8 by the sign of the scale (GGUF's Q4_0, AutoRound, `millrace quantize`).
     Any,
 }
 
