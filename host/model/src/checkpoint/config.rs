@@ -46,7 +46,7 @@ impl Config {
     /// [`CheckpointError::Damaged`] where it is no JSON object, [`CheckpointError::Config`] where it names no architecture.
     pub(crate) fn from_json(path: &Path, text: &str) -> Result<Self, CheckpointError> {
         let values: Map<String, Value> =
-            serde_json::from_str(text).map_err(|e| CheckpointError::damaged(path, "JSON object", 0, e.to_string()))?;
+            serde_json::from_str(text).map_err(|e| CheckpointError::damaged(path, "JSON object", e.to_string()))?;
         let class = values.get("architectures").and_then(|a| a.get(0)).and_then(Value::as_str);
         let named = class.or_else(|| values.get("model_type").and_then(Value::as_str));
         let architecture = named.map(str::to_owned);
