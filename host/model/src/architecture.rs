@@ -71,18 +71,24 @@ pub struct StepShape<'a> {
 struct Entry {
     /// Model classes and types of hub configurations, GGUF architectures.
     names: &'static [&'static str],
+    /// Names of others that are computed alike, so that a configuration may give one of each.
+    alike: &'static [&'static str],
     spec: fn(&Config) -> Result<ModelSpec, CheckpointError>,
 }
 
 const KNOWN: [Entry; 8] = [
-    Entry { names: &["LlamaForCausalLM", "llama"], spec: llama::spec },
-    Entry { names: &["Qwen2ForCausalLM", "qwen2"], spec: qwen2::spec },
-    Entry { names: &["Qwen3ForCausalLM", "qwen3"], spec: qwen3::spec },
-    Entry { names: &["Qwen3MoeForCausalLM", "qwen3_moe"], spec: qwen3_moe::spec },
-    Entry { names: &["DeepseekV3ForCausalLM", "deepseek_v3"], spec: deepseek_v3::spec },
-    Entry { names: &["KimiK25ForConditionalGeneration", "kimi_k25", "KimiK2ForCausalLM", "kimi_k2"], spec: kimi_k2::spec },
-    Entry { names: &["Glm4MoeForCausalLM", "glm4_moe"], spec: glm4_moe::spec },
-    Entry { names: &["GlmMoeDsaForCausalLM", "glm_moe_dsa"], spec: glm_moe_dsa::spec },
+    Entry { names: &["LlamaForCausalLM", "llama"], alike: &[], spec: llama::spec },
+    Entry { names: &["Qwen2ForCausalLM", "qwen2"], alike: &[], spec: qwen2::spec },
+    Entry { names: &["Qwen3ForCausalLM", "qwen3"], alike: &[], spec: qwen3::spec },
+    Entry { names: &["Qwen3MoeForCausalLM", "qwen3_moe"], alike: &[], spec: qwen3_moe::spec },
+    Entry { names: &["DeepseekV3ForCausalLM", "deepseek_v3"], alike: &["KimiK2ForCausalLM", "kimi_k2"], spec: deepseek_v3::spec },
+    Entry {
+        names: &["KimiK25ForConditionalGeneration", "kimi_k25", "KimiK2ForCausalLM", "kimi_k2"],
+        alike: &["DeepseekV3ForCausalLM", "deepseek_v3"],
+        spec: kimi_k2::spec,
+    },
+    Entry { names: &["Glm4MoeForCausalLM", "glm4_moe"], alike: &[], spec: glm4_moe::spec },
+    Entry { names: &["GlmMoeDsaForCausalLM", "glm_moe_dsa"], alike: &[], spec: glm_moe_dsa::spec },
 ];
 
 /// Names that a checkpoint's configuration may give.
@@ -95,13 +101,27 @@ pub fn known_architectures() -> Vec<&'static str> {
 /// # Errors
 /// [`ModelError::UnknownArchitecture`], or [`CheckpointError::Config`] for impossible values.
 pub fn spec_of(config: &Config) -> Result<ModelSpec, ModelError> {
+    Ok((entry_of(config)?.spec)(config)?)
+}
+
+fn entry_of(config: &Config) -> Result<&'static Entry, ModelError> {
     let found = config.architecture();
     let entry = KNOWN.iter().find(|entry| entry.names.contains(&found)).ok_or_else(|| ModelError::UnknownArchitecture {
         path: config.path().to_path_buf(),
-        found: found.chars().take(64).collect(),
+        found: brief(found),
         known: known_architectures().join(", "),
     })?;
-    Ok((entry.spec)(config)?)
+    let agrees = |name: &str| entry.names.contains(&name) || entry.alike.contains(&name);
+    match config.also_named().find(|(_, name)| !agrees(name)) {
+        None => Ok(entry),
+        Some((key, name)) => {
+            Err(config.contradiction(key, format!("is `{}`, but the architecture is `{found}`", brief(name))).into())
+        }
+    }
+}
+
+fn brief(name: &str) -> String {
+    name.chars().take(64).collect()
 }
 
 /// Loads the checkpoint's model with `recipe` on `backend`. `cache` belongs to that backend.

@@ -13,7 +13,7 @@ mod reader;
 mod tensors;
 mod vocab;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
 
 use metadata::{MetaValue, Metadata};
 use reader::Cursor;
@@ -130,13 +130,16 @@ fn read_config(cursor: &Cursor<'_>, metadata: &Metadata) -> Result<Config, Check
         }
     }
     for (hub, key) in names::REALS {
-        if let Some(MetaValue::Real(number)) = lookup(key) {
-            values.insert(hub.to_owned(), Value::from(*number));
+        if let Some(value) = lookup(key) {
+            // JSON has no NaN and no infinity; as text they are refused and quoted, and so is another type.
+            let text = value.real().map_or_else(|| format!("GGUF {key}"), |number| number.to_string());
+            let number = value.real().and_then(Number::from_f64);
+            values.insert(hub.to_owned(), number.map_or_else(|| Value::from(text), Value::Number));
         }
     }
-    let said = lookup("rope.scaling.type").and_then(MetaValue::text).filter(|kind| *kind != "none");
+    let said = lookup("rope.scaling.type").map(|kind| kind.text().unwrap_or("of no name")).filter(|kind| *kind != "none");
     // Older files give only the factor of linear scaling.
-    let linear = matches!(lookup("rope.scale_linear"), Some(MetaValue::Real(factor)) if *factor != 1.0);
+    let linear = lookup("rope.scale_linear").is_some_and(|factor| factor.real() != Some(1.0));
     if let Some(kind) = said.or(linear.then_some("linear")) {
         values.insert("rope_scaling".to_owned(), serde_json::json!({ "rope_type": kind }));
     }

@@ -66,6 +66,36 @@ fn headers_and_metadata() {
     ]);
 }
 
+/// What JSON cannot hold must not become a default.
+#[test]
+fn numbers_at_the_edges() {
+    let real = |wrong, says, key: &'static str, number: f32| {
+        changed(wrong, says, move |f| {
+            *f = retold(f, |key| !["llama.rope.freq_base", "llama.attention.layer_norm_rms_epsilon"].contains(&key));
+            f.f32(key, number);
+        })
+    };
+    let integer = changed("a base that is an integer", &["rope.freq_base"], |f| {
+        *f = retold(f, |key| key != "llama.rope.freq_base");
+        f.u32("llama.rope.freq_base", 10_000);
+    });
+    let theta: &[&str] = &["`rope_theta (GGUF: rope.freq_base)`", "not a number above 0"];
+    let eps: &[&str] = &["`rms_norm_eps (GGUF: attention.layer_norm_rms_epsilon)`", "not a number above 0"];
+    refuse(vec![
+        real(
+            "a base that is no number",
+            &["rope.freq_base)` is `\"NaN\"`, not a number above 0"],
+            "llama.rope.freq_base",
+            f32::NAN,
+        ),
+        real("an endless base", theta, "llama.rope.freq_base", f32::INFINITY),
+        real("a base of 0", theta, "llama.rope.freq_base", 0.0),
+        real("an epsilon that is no number", eps, "llama.attention.layer_norm_rms_epsilon", f32::NAN),
+        integer,
+        real("a negative epsilon", eps, "llama.attention.layer_norm_rms_epsilon", -1e-5),
+    ]);
+}
+
 /// The small Llama again, without the metadata that `keep` refuses.
 fn retold(file: &Gguf, keep: fn(&str) -> bool) -> Gguf {
     let mut out = gguf::small_llama_pairs(keep);

@@ -121,6 +121,10 @@ impl MetaValue {
         }
     }
 
+    pub(super) fn real(&self) -> Option<f64> {
+        if let Self::Real(number) = self { Some(*number) } else { None }
+    }
+
     pub(super) fn text(&self) -> Option<&str> {
         if let Self::Text(text) = self { Some(text) } else { None }
     }
