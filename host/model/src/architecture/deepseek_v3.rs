@@ -1,11 +1,20 @@
 //! DeepSeek-V3 and R1: attention over latents, experts in groups behind the first dense layers.
 //! Source: DeepSeek-V3 (2024), DeepseekV3ForCausalLM of transformers.
 
+use crate::check::PartKeys;
 use crate::spec::read::ExpertDefaults;
 use crate::spec::{AttentionSpec, FeedForwardSpec, Indexing, LayerSpec, ModelSpec, read};
 use crate::{CheckpointError, Config};
 
 const EXPERTS: ExpertDefaults = ExpertDefaults { groups: 8, top_groups: 4, scale: 2.5 };
+/// Keys that put parts into a layer or leave them out.
+pub(super) const KEYS: PartKeys = PartKeys {
+    biased: &["q_a_proj", "kv_a_proj_with_mqa", "o_proj"],
+    compression: &["q_lora_rank"],
+    sparsity: &["first_k_dense_replace", "moe_layer_freq"],
+    shared: &["n_shared_experts"],
+    ..PartKeys::NONE
+};
 
 pub(super) fn spec(config: &Config) -> Result<ModelSpec, CheckpointError> {
     let outline = read::outline(config, 1e-6)?;

@@ -2,12 +2,21 @@
 //! Source: Glm4MoeForCausalLM of transformers.
 
 use super::deepseek_v3;
+use crate::check::PartKeys;
 use crate::spec::read::ExpertDefaults;
 use crate::spec::rope::RotaryPart;
 use crate::spec::{AttentionSpec, GroupedQuerySpec, Indexing, LayerSpec, ModelSpec, read};
 use crate::{CheckpointError, Config, Flag};
 
 const EXPERTS: ExpertDefaults = ExpertDefaults { groups: 1, top_groups: 1, scale: 1.0 };
+/// Keys that put parts into a layer or leave them out.
+pub(super) const KEYS: PartKeys = PartKeys {
+    biased: &["q_proj", "k_proj", "v_proj"],
+    head_norms: &["use_qk_norm"],
+    sparsity: &["first_k_dense_replace"],
+    shared: &["n_shared_experts"],
+    ..PartKeys::NONE
+};
 
 pub(super) fn spec(config: &Config) -> Result<ModelSpec, CheckpointError> {
     let outline = read::outline(config, 1e-5)?;

@@ -2,11 +2,18 @@
 //! layer's in shared ones. Source: GlmMoeDsaForCausalLM of transformers.
 
 use super::deepseek_v3;
+use crate::check::PartKeys;
 use crate::spec::read::ExpertDefaults;
 use crate::spec::{AttentionSpec, Indexing, LatentSpec, LayerSpec, ModelSpec, read};
 use crate::{CheckpointError, Config};
 
 const EXPERTS: ExpertDefaults = ExpertDefaults { groups: 1, top_groups: 1, scale: 2.5 };
+/// Keys that put parts into a layer or leave them out.
+pub(super) const KEYS: PartKeys = PartKeys {
+    indexing: &["indexer_types", "index_topk_pattern", "index_topk_freq", "index_skip_topk_offset"],
+    sparsity: &["mlp_layer_types", "first_k_dense_replace"],
+    ..deepseek_v3::KEYS
+};
 
 pub(super) fn spec(config: &Config) -> Result<ModelSpec, CheckpointError> {
     let outline = read::outline(config, 1e-5)?;

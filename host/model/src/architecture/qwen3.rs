@@ -1,12 +1,16 @@
 //! Qwen3: each head's query and key normed before it is rotated, heads wider than hidden / heads.
 //! Source: Qwen3ForCausalLM of transformers.
 
+use crate::check::PartKeys;
 use crate::spec::rope::RotaryPart;
 use crate::spec::{AttentionSpec, GroupedQuerySpec, Indexing, LayerSpec, ModelSpec, read};
 use crate::{CheckpointError, Config, Flag};
 
 /// Heads of Qwen3 that say nothing of their width have this one.
 const DEFAULT_HEAD_DIM: u64 = 128;
+
+/// Keys that put parts into a layer or leave them out.
+pub(super) const KEYS: PartKeys = PartKeys { biased: &["q_proj", "k_proj", "v_proj", "o_proj"], ..PartKeys::NONE };
 
 pub(super) fn spec(config: &Config) -> Result<ModelSpec, CheckpointError> {
     let outline = read::outline(config, 1e-6)?;

@@ -2,8 +2,12 @@
 //! Source: Qwen3MoeForCausalLM of transformers.
 
 use super::qwen3;
+use crate::check::PartKeys;
 use crate::spec::{AttentionSpec, FeedForwardSpec, Indexing, LayerSpec, ModelSpec, read};
 use crate::{CheckpointError, Config};
+
+/// Keys that put parts into a layer or leave them out.
+pub(super) const KEYS: PartKeys = PartKeys { sparsity: &["decoder_sparse_step", "mlp_only_layers"], ..qwen3::KEYS };
 
 pub(super) fn spec(config: &Config) -> Result<ModelSpec, CheckpointError> {
     let outline = read::outline(config, 1e-6)?;

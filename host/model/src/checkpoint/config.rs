@@ -294,6 +294,11 @@ impl Config {
         format!("{}{}", self.prefix, (self.spell)(key))
     }
 
+    /// A value that is given, cut to a line's worth.
+    pub(crate) fn shown(&self, key: &str) -> Option<String> {
+        self.value(key).map(cut)
+    }
+
     fn missing(&self, key: &str) -> CheckpointError {
         self.wrong(key, "is missing")
     }

@@ -143,6 +143,22 @@ fn models() {
     refuse(vec![
         changed("a tensor that is missing", &["mlp.down_proj.weight", "incomplete"], |f| f.tensors.truncate(10)),
         changed("a larger vocabulary", &["embed_tokens", "[5, 32]", "[6, 32]"], |f| _ = f.u32("llama.vocab_size", 6)),
+        changed("norms of heads", &["`blk.0.attn_q_norm.weight`", "llama has no such part"], |f| {
+            f.tensor("blk.0.attn_q_norm.weight", (0, 16), gguf::F32, 1f32.to_le_bytes().repeat(16));
+        }),
+        changed("a bias of k alone", &["k_proj.bias`", "by `attention_bias` false"], |f| {
+            f.tensor("blk.0.attn_k.bias", (0, 16), gguf::F32, 1f32.to_le_bytes().repeat(16));
+        }),
+        changed(
+            "more blocks than the file has",
+            &["`num_hidden_layers (GGUF: block_count)` is 2, but the file has 1 layer;"],
+            |f| {
+                let tensors = f.tensors.clone();
+                *f = gguf::small_llama_pairs(|key| key != "llama.block_count");
+                f.u32("llama.block_count", 2);
+                f.tensors = tensors;
+            },
+        ),
         changed("divisors of another rope", &["rope_freqs"], |f| {
             f.tensor("rope_freqs.weight", (0, 8), gguf::F32, vec![0; 32]);
         }),

@@ -11,6 +11,7 @@ mod fp8_tensors;
 mod gguf_files;
 mod headers;
 mod int4_tensors;
+mod leftovers;
 mod numbers;
 
 use std::path::{Path, PathBuf};
