@@ -1,11 +1,13 @@
 //! Whether two checkpoints are the same model in two formats, so that one may run prefill and the other decode. Compares what
 //! configurations say; that the tensors have the shapes which the configuration asks for is settled when they are loaded.
 
+mod words;
+
 use std::path::PathBuf;
 
 use millrace_ops::KvFormat;
 
-use crate::spec::{AttentionSpec, FeedForwardSpec, Indexing, LatentSpec, LayerSpec, ModelSpec};
+use crate::spec::{AttentionSpec, FeedForwardSpec, Indexing, LayerSpec, ModelSpec};
 use crate::{Checkpoint, ModelError, TokenizerSource, spec_of};
 
 /// Two checkpoints of different models.
@@ -74,15 +76,24 @@ struct Difference {
     values: [String; 2],
 }
 
-fn differ<T: PartialEq + std::fmt::Debug>(what: &str, values: [T; 2]) -> Option<Difference> {
+fn differ<T: PartialEq + ToString>(what: &str, values: [T; 2]) -> Option<Difference> {
     let [first, second] = &values;
-    (first != second).then(|| Difference { what: what.to_owned(), values: values.map(|value| brief(&value)) })
+    (first != second).then(|| Difference { what: what.to_owned(), values: values.map(|value| value.to_string()) })
 }
 
-/// A value for a message.
-fn brief(value: &impl std::fmt::Debug) -> String {
-    let text = format!("{value:?}");
-    if text.chars().count() <= 160 { text } else { text.chars().take(157).collect::<String>() + "..." }
+/// Compares part by part, and names those that differ.
+fn parts_differ(what: &str, [first, second]: [Vec<String>; 2]) -> Option<Difference> {
+    if first == second {
+        return None;
+    }
+    let values = if first.len() == second.len() {
+        let differing = first.iter().zip(&second).filter(|(one, other)| one != other);
+        let (one, other): (Vec<&str>, Vec<&str>) = differing.map(|(one, other)| (one.as_str(), other.as_str())).unzip();
+        [one.join(", "), other.join(", ")]
+    } else {
+        [first.join(", "), second.join(", ")]
+    };
+    Some(Difference { what: what.to_owned(), values })
 }
 
 /// The first thing that differs. An architecture's name differs only where something else does: one computation may go by
@@ -94,7 +105,12 @@ fn difference([first, second]: &[ModelSpec; 2], names: &[String; 2]) -> Option<D
         .or_else(|| attention([first.attention, second.attention]))
         .or_else(|| layers(&first.layers, &second.layers))
         .or_else(|| differ("norm epsilon", [first.norm_eps, second.norm_eps]))
-        .or_else(|| differ("sharing of head and embedding", [first.tied_head, second.tied_head]))
+        .or_else(|| {
+            differ(
+                "sharing of head and embedding",
+                [first.tied_head, second.tied_head].map(|tied| if tied { "yes" } else { "no" }),
+            )
+        })
         .or_else(|| layouts([first, second]))?;
     let [one, other] = names;
     Some(if one == other {
@@ -107,40 +123,23 @@ fn difference([first, second]: &[ModelSpec; 2], names: &[String; 2]) -> Option<D
 }
 
 fn attention(specs: [AttentionSpec; 2]) -> Option<Difference> {
-    match specs {
+    let parts = match specs {
         [AttentionSpec::GroupedQuery(first), AttentionSpec::GroupedQuery(second)] => {
-            differ("number of attention heads", [first.heads, second.heads])
-                .or_else(|| differ("number of KV heads", [first.kv_heads, second.kv_heads]))
-                .or_else(|| differ("width of a head", [first.head_dim, second.head_dim]))
-                .or_else(|| differ("rotary embedding", [first.rope, second.rope]))
-                .or_else(|| differ("bias of q, k and v", [first.input_bias, second.input_bias]))
-                .or_else(|| differ("bias of o", [first.output_bias, second.output_bias]))
-                .or_else(|| differ("norm of heads", [first.head_norms, second.head_norms]))
-                .or_else(|| differ("attention", [first, second]))
+            [words::grouped_query(first), words::grouped_query(second)].map(Vec::from)
         }
         [AttentionSpec::Latent(first), AttentionSpec::Latent(second)] => {
-            differ("number of attention heads", [first.heads, second.heads])
-                .or_else(|| differ("width of latents", [first.latent, second.latent]))
-                .or_else(|| differ("width of compressed queries", [first.query_rank, second.query_rank]))
-                .or_else(|| differ("widths of a head (plain, rotary, value)", [head(&first), head(&second)]))
-                .or_else(|| differ("rotary embedding", [first.rope, second.rope]))
-                .or_else(|| differ("bias of attention", [first.bias, second.bias]))
-                .or_else(|| differ("indexer", [first.indexer, second.indexer]))
-                .or_else(|| differ("attention", [first, second]))
+            [words::latent(first), words::latent(second)].map(Vec::from)
         }
-        [first, second] => {
+        kinds => {
             let kind = |spec| match spec {
                 AttentionSpec::GroupedQuery(_) => "grouped-query",
                 AttentionSpec::Latent(_) => "over latents",
             };
-            let values = [first, second].map(|spec| kind(spec).to_owned());
-            Some(Difference { what: "attention".to_owned(), values })
+            return differ("attention", kinds.map(kind));
         }
-    }
-}
-
-fn head(spec: &LatentSpec) -> (usize, usize, usize) {
-    (spec.plain, spec.rotary, spec.value)
+    };
+    let [first, second] = parts;
+    first.into_iter().zip(second).find_map(|((what, first), (_, second))| parts_differ(what, [first, second]))
 }
 
 fn layers(first: &[LayerSpec], second: &[LayerSpec]) -> Option<Difference> {
@@ -156,7 +155,7 @@ fn layers(first: &[LayerSpec], second: &[LayerSpec]) -> Option<Difference> {
             (FeedForwardSpec::Experts(_), FeedForwardSpec::Experts(_)) => format!("layer {index}'s experts"),
             _ => format!("layer {index}'s feed-forward part"),
         };
-        differ(&what, [first.feed_forward, second.feed_forward])
+        parts_differ(&what, [first.feed_forward, second.feed_forward].map(words::feed_forward))
     })
 }
 

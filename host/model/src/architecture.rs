@@ -13,6 +13,7 @@ mod qwen3_moe;
 use millrace_core::StageRecipe;
 use millrace_ops::{Backend, KvCache, KvFormat, KvLayout, Queue, StepBuffers};
 
+use crate::check::{PartKeys, check};
 use crate::layers::{Activations, Decoder};
 use crate::spec::ModelSpec;
 use crate::{Checkpoint, CheckpointError, Config, ModelError, WeightCache};
@@ -71,18 +72,31 @@ pub struct StepShape<'a> {
 struct Entry {
     /// Model classes and types of hub configurations, GGUF architectures.
     names: &'static [&'static str],
+    /// Names of others that are computed alike, so that a configuration may give one of each.
+    alike: &'static [&'static str],
     spec: fn(&Config) -> Result<ModelSpec, CheckpointError>,
+    keys: PartKeys,
 }
 
 const KNOWN: [Entry; 8] = [
-    Entry { names: &["LlamaForCausalLM", "llama"], spec: llama::spec },
-    Entry { names: &["Qwen2ForCausalLM", "qwen2"], spec: qwen2::spec },
-    Entry { names: &["Qwen3ForCausalLM", "qwen3"], spec: qwen3::spec },
-    Entry { names: &["Qwen3MoeForCausalLM", "qwen3_moe"], spec: qwen3_moe::spec },
-    Entry { names: &["DeepseekV3ForCausalLM", "deepseek_v3"], spec: deepseek_v3::spec },
-    Entry { names: &["KimiK25ForConditionalGeneration", "kimi_k25", "KimiK2ForCausalLM", "kimi_k2"], spec: kimi_k2::spec },
-    Entry { names: &["Glm4MoeForCausalLM", "glm4_moe"], spec: glm4_moe::spec },
-    Entry { names: &["GlmMoeDsaForCausalLM", "glm_moe_dsa"], spec: glm_moe_dsa::spec },
+    Entry { names: &["LlamaForCausalLM", "llama"], alike: &[], spec: llama::spec, keys: llama::KEYS },
+    Entry { names: &["Qwen2ForCausalLM", "qwen2"], alike: &[], spec: qwen2::spec, keys: PartKeys::NONE },
+    Entry { names: &["Qwen3ForCausalLM", "qwen3"], alike: &[], spec: qwen3::spec, keys: qwen3::KEYS },
+    Entry { names: &["Qwen3MoeForCausalLM", "qwen3_moe"], alike: &[], spec: qwen3_moe::spec, keys: qwen3_moe::KEYS },
+    Entry {
+        names: &["DeepseekV3ForCausalLM", "deepseek_v3"],
+        alike: &["KimiK2ForCausalLM", "kimi_k2"],
+        spec: deepseek_v3::spec,
+        keys: deepseek_v3::KEYS,
+    },
+    Entry {
+        names: &["KimiK25ForConditionalGeneration", "kimi_k25", "KimiK2ForCausalLM", "kimi_k2"],
+        alike: &["DeepseekV3ForCausalLM", "deepseek_v3"],
+        spec: kimi_k2::spec,
+        keys: deepseek_v3::KEYS,
+    },
+    Entry { names: &["Glm4MoeForCausalLM", "glm4_moe"], alike: &[], spec: glm4_moe::spec, keys: glm4_moe::KEYS },
+    Entry { names: &["GlmMoeDsaForCausalLM", "glm_moe_dsa"], alike: &[], spec: glm_moe_dsa::spec, keys: glm_moe_dsa::KEYS },
 ];
 
 /// Names that a checkpoint's configuration may give.
@@ -95,13 +109,37 @@ pub fn known_architectures() -> Vec<&'static str> {
 /// # Errors
 /// [`ModelError::UnknownArchitecture`], or [`CheckpointError::Config`] for impossible values.
 pub fn spec_of(config: &Config) -> Result<ModelSpec, ModelError> {
+    Ok((entry_of(config)?.spec)(config)?)
+}
+
+fn entry_of(config: &Config) -> Result<&'static Entry, ModelError> {
     let found = config.architecture();
     let entry = KNOWN.iter().find(|entry| entry.names.contains(&found)).ok_or_else(|| ModelError::UnknownArchitecture {
         path: config.path().to_path_buf(),
-        found: found.chars().take(64).collect(),
+        found: brief(found),
         known: known_architectures().join(", "),
     })?;
-    Ok((entry.spec)(config)?)
+    let agrees = |name: &str| entry.names.contains(&name) || entry.alike.contains(&name);
+    match config.also_named().find(|(_, name)| !agrees(name)) {
+        None => Ok(entry),
+        Some((key, name)) => {
+            Err(config.contradiction(key, format!("is `{}`, but the architecture is `{found}`", brief(name))).into())
+        }
+    }
+}
+
+fn brief(name: &str) -> String {
+    name.chars().take(64).collect()
+}
+
+/// Checks the names and shapes of all tensors against the configuration without reading weights; gives a line for the log
+/// where tensors have no use and none is known for them.
+///
+/// # Errors
+/// As for [`load`], but for what only weights show.
+pub fn unused_tensors(checkpoint: &Checkpoint) -> Result<Option<String>, ModelError> {
+    let entry = entry_of(checkpoint.config())?;
+    Ok(check(checkpoint, &(entry.spec)(checkpoint.config())?, &entry.keys)?)
 }
 
 /// Loads the checkpoint's model with `recipe` on `backend`. `cache` belongs to that backend.
@@ -114,6 +152,7 @@ pub fn load(
     recipe: StageRecipe,
     cache: &mut WeightCache,
 ) -> Result<Box<dyn Architecture>, ModelError> {
+    unused_tensors(checkpoint)?;
     let spec = spec_of(checkpoint.config())?;
     Ok(Box::new(Decoder::load(spec, checkpoint, backend, recipe, cache)?))
 }

@@ -14,6 +14,7 @@ mod vocab;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
 use millrace_ops::TensorView;
@@ -95,8 +96,34 @@ impl Checkpoint {
         Views { table, quantization: &self.quantization, path: &self.path }.view(&self.stored_name(name))
     }
 
+    /// Rows and columns of a tensor by what its file says of it, its values and scales unread; a vector is one row. `None`: it
+    /// is not there; `Some(None)`: it has no such shape, and [`Self::tensor`] says why.
+    pub(crate) fn stored_shape(&self, name: &str) -> Option<Option<(usize, usize)>> {
+        let (table, name) = (self.source.parts().1, self.stored_name(name));
+        if let Some(tensor) = table.entries.get(name.as_ref()) {
+            return Some(tensor.matrix().filter(|_| !tensor.kind.is_no_weight()));
+        }
+        let codes = table.entries.get(&format!("{name}_packed"))?;
+        let views = Views { table, quantization: &self.quantization, path: &self.path };
+        let said = views.logical_shape(&name).ok().map(|[rows, cols]| (rows, cols));
+        Some(said.filter(|(rows, cols)| codes.matrix() == Some((*rows, cols.div_ceil(view::CODES_PER_WORD)))))
+    }
+
+    /// Whether a tensor of the text model has a name that begins so.
+    pub(crate) fn has_any(&self, beginning: &str) -> bool {
+        let beginning = self.stored_name(beginning);
+        let from = (Bound::Included(beginning.as_ref()), Bound::Unbounded);
+        let mut names = self.source.parts().1.entries.range::<str, _>(from);
+        names.next().is_some_and(|(name, _)| name.starts_with(beginning.as_ref()))
+    }
+
+    /// What the text model calls a stored tensor; `None` for what else a wrapper holds.
+    pub(crate) fn text_name<'n>(&self, stored: &'n str) -> Option<&'n str> {
+        if self.config().is_wrapped() { stored.strip_prefix(WRAPPED) } else { Some(stored) }
+    }
+
     /// The name that a tensor of the text model is stored under: wrappers put theirs before it.
-    fn stored_name<'n>(&self, name: &'n str) -> Cow<'n, str> {
+    pub(crate) fn stored_name<'n>(&self, name: &'n str) -> Cow<'n, str> {
         if self.config().is_wrapped() { format!("{WRAPPED}{name}").into() } else { name.into() }
     }
 

@@ -16,9 +16,9 @@ pub enum CheckpointError {
     /// A file that another one names is not there.
     #[error("{}: missing, but {named_by} names it; download the checkpoint again in full", path.display())]
     MissingFile { path: PathBuf, named_by: String },
-    /// Bytes that contradict the format or the file's size.
-    #[error("{}: {what} at byte {offset}: {why}; the file is damaged or incomplete, download it again", path.display())]
-    Damaged { path: PathBuf, what: String, offset: u64, why: String },
+    /// Bytes that contradict the format or the file's size. `offset`: where in the file, if it is one place.
+    #[error("{}: {what}{}: {why}; the file is damaged or incomplete, download it again", path.display(), at_byte(*offset))]
+    Damaged { path: PathBuf, what: String, offset: Option<u64>, why: String },
     /// A well-formed checkpoint with a feature that Millrace cannot run.
     #[error("{}: {what} is not supported; {instead}", path.display())]
     Unsupported { path: PathBuf, what: String, instead: String },
@@ -38,8 +38,14 @@ impl CheckpointError {
         Self::Unreadable { path: path.to_path_buf(), why: why.to_string() }
     }
 
-    pub(crate) fn damaged(path: &Path, what: impl Into<String>, offset: usize, why: impl Into<String>) -> Self {
-        Self::Damaged { path: path.to_path_buf(), what: what.into(), offset: offset as u64, why: why.into() }
+    /// Damage of the file as a whole, or of no one place.
+    pub(crate) fn damaged(path: &Path, what: impl Into<String>, why: impl Into<String>) -> Self {
+        Self::Damaged { path: path.to_path_buf(), what: what.into(), offset: None, why: why.into() }
+    }
+
+    /// Damage at a byte of the file.
+    pub(crate) fn damaged_at(path: &Path, what: impl Into<String>, offset: usize, why: impl Into<String>) -> Self {
+        Self::Damaged { path: path.to_path_buf(), what: what.into(), offset: Some(offset as u64), why: why.into() }
     }
 
     pub(crate) fn unsupported(path: &Path, what: impl Into<String>, instead: impl Into<String>) -> Self {
@@ -49,6 +55,10 @@ impl CheckpointError {
     pub(crate) fn tensor(path: &Path, tensor: &str, why: impl Into<String>) -> Self {
         Self::Tensor { path: path.to_path_buf(), tensor: tensor.to_owned(), why: why.into() }
     }
+}
+
+fn at_byte(offset: Option<u64>) -> String {
+    offset.map_or_else(String::new, |offset| format!(" at byte {offset}"))
 }
 
 /// A model that cannot be loaded or run.

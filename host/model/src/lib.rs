@@ -13,6 +13,7 @@
 
 mod agreement;
 mod architecture;
+mod check;
 mod checkpoint;
 mod error;
 pub mod eval;
@@ -23,7 +24,7 @@ pub mod spec;
 mod weights;
 
 pub use agreement::{AgreementError, Disagreement, TokenizerAgreement, check_agreement};
-pub use architecture::{Architecture, Logits, StepShape, known_architectures, load, spec_of};
+pub use architecture::{Architecture, Logits, StepShape, known_architectures, load, spec_of, unused_tensors};
 pub use checkpoint::{Checkpoint, Config, Flag, GgufVocabData, TokenizerSource};
 pub use error::{CheckpointError, ModelError};
 pub use layers::Activations;

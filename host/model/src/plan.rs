@@ -41,8 +41,9 @@ const MAX_PAGE_TOKENS: usize = 4096;
 pub enum PlanError {
     /// Sizes that no model has.
     #[error(
-        "the configuration asks for {count} tensors `{tensor}` of [{rows}, {cols}], and with them for a model of more than 2^50 \
-         parameters; correct its sizes"
+        "the configuration asks for {} `{tensor}` of [{rows}, {cols}], and with that for a model of more than 2^50 parameters; \
+         correct its sizes",
+        text::counted(*count, "tensor")
     )]
     TooLarge { tensor: &'static str, count: u64, rows: u64, cols: u64 },
     /// A KV format that the model's attention does not have.
@@ -51,9 +52,12 @@ pub enum PlanError {
     /// A recipe that would touch nothing.
     #[error("recipe {recipe} covers routed experts alone, and this model has none; use {}:generic", recipe.format)]
     NoExperts { recipe: WeightRecipe },
-    #[error("{what} is {value}; give {least} to {most}")]
-    OutOfRange { what: &'static str, value: u64, least: u64, most: u64 },
-    #[error("a page of {tokens} tokens is no multiple of {PAGE_STEP} up to {MAX_PAGE_TOKENS}; 64 is usual on GPUs")]
+    #[error("{what} is {value}; give {allowed}")]
+    OutOfRange { what: &'static str, value: String, allowed: String },
+    #[error(
+        "a page of {} is no multiple of {PAGE_STEP} from {PAGE_STEP} to {MAX_PAGE_TOKENS}; 64 is usual on GPUs",
+        text::counted(*tokens as u64, "token")
+    )]
     PageTokens { tokens: usize },
 }
 

@@ -2,7 +2,7 @@
 //! all start from it. Knows neither files nor devices, nor which architecture wrote the configuration.
 
 pub(crate) mod read;
-mod rope;
+pub(crate) mod rope;
 
 use millrace_ops::{KvFormat, KvLayout, PlaneShape, RouteRule};
 

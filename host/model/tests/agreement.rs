@@ -56,8 +56,8 @@ fn what_differs_is_named_with_both_values() {
         ("head_dim", json!(16), "width of a head", "16"),
         ("intermediate_size", json!(8), "layer 0's feed-forward part", "8"),
         ("rms_norm_eps", json!(0.5), "norm epsilon", "0.5"),
-        ("tie_word_embeddings", json!(true), "sharing of head and embedding", "true"),
-        ("attention_bias", json!(true), "bias of q, k and v", "true"),
+        ("tie_word_embeddings", json!(true), "sharing of head and embedding", "yes"),
+        ("attention_bias", json!(true), "bias of q, k and v", "yes"),
     ];
     for (key, value, what, shown) in cases {
         let (directory, other) = changed("llama-bf16", |config| config[key] = value.clone());
@@ -88,6 +88,48 @@ fn latents_and_experts_are_compared_too() {
         let (_directory, other) = changed("glm_moe_dsa-int4", |config| config[key] = value.clone());
         let found = disagreement(&open("glm_moe_dsa-int4"), &other);
         assert!(found.what.contains(what), "{key}: {found}");
+    }
+}
+
+/// No value is written as Rust writes it: no `Some(..)`, no names of structures.
+#[test]
+fn values_are_plain_words() {
+    let yarn = json!({ "rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64, "rope_theta": 500000.0 });
+    let cases = [
+        ("llama-bf16", "rope_theta", json!(1234.0), ["base 500000", "base 1234"]),
+        ("llama-bf16", "rope_scaling", Value::Null, ["llama3 scaling by 8 (low 1, high 4, 64 tokens)", "no scaling"]),
+        (
+            "llama-bf16",
+            "rope_scaling",
+            json!({ "rope_type": "linear", "factor": 2 }),
+            ["(low 1, high 4, 64 tokens)", "linear scaling by 2"],
+        ),
+        ("llama-bf16", "rope_scaling", yarn, ["llama3 scaling by 8", "yarn scaling by 8 (channels"]),
+        ("llama-bf16", "attention_bias", json!(true), ["no", "yes"]),
+        ("llama-bf16", "intermediate_size", json!(8), ["192 wide", "8 wide"]),
+        ("llama-bf16", "mlp_bias", json!(true), ["without biases", "with biases"]),
+        ("odd-deepseek_v3", "q_lora_rank", json!(24), ["none (they are not compressed)", "24"]),
+        ("odd-deepseek_v3", "qk_nope_head_dim", json!(16), ["20, 8 and 24", "16, 8 and 24"]),
+        ("odd-deepseek_v3", "rope_interleave", json!(false), ["neighbours paired", "halves paired"]),
+        ("odd-deepseek_v3", "routed_scaling_factor", json!(1.5), ["weights times 2.5", "weights times 1.5"]),
+        ("odd-deepseek_v3", "n_shared_experts", json!(0), ["a shared one 40 wide", "none shared"]),
+        ("odd-deepseek_v3", "topk_group", json!(3), ["2 of 3 groups", "3 of 3 groups"]),
+        ("odd-deepseek_v3", "norm_topk_prob", json!(false), ["weights normalized", "weights not normalized"]),
+        (
+            "odd-deepseek_v3",
+            "first_k_dense_replace",
+            json!(1),
+            ["dense, 104 wide, without biases", "6 experts, 2 per token, 40 wide"],
+        ),
+        ("odd-glm_5_2", "index_topk", json!(8), ["27 tokens chosen", "8 tokens chosen"]),
+    ];
+    for (name, key, value, [first, second]) in cases {
+        let (_directory, other) = changed(name, |config| config[key] = value.clone());
+        let found = disagreement(&open(name), &other);
+        assert!(found.first.contains(first) && found.second.contains(second), "{key}: {found}");
+        for debug in ["Some", "None", "Spec", " {", "[", "true", "false", "_"] {
+            assert!(!found.first.contains(debug) && !found.second.contains(debug), "{key}: {found}");
+        }
     }
 }
 

@@ -284,10 +284,30 @@ fn what_cannot_be_planned_is_said() {
     for page_tokens in [0, 8, 65, 8192] {
         let error = Plan::new(&llama, &PlanRequest { page_tokens, ..request(1, None) }).unwrap_err();
         assert_eq!(error, PlanError::PageTokens { tokens: page_tokens });
+        assert!(!error.to_string().contains('\n') && error.to_string().contains("no multiple of 16 from 16 to 4096"), "{error}");
     }
+    let page = |tokens| PlanError::PageTokens { tokens }.to_string();
+    assert!(page(0).starts_with("a page of 0 tokens is no") && page(1).starts_with("a page of 1 token is no"));
     assert!(matches!(Plan::new(&llama, &request(0, None)), Err(PlanError::OutOfRange { .. })));
     let huge = ModelSpec { vocab: 1 << 28, hidden: 1 << 24, ..llama };
-    assert!(matches!(Plan::new(&huge, &request(1, None)), Err(PlanError::TooLarge { tensor: "embed_tokens", .. })));
+    let error = Plan::new(&huge, &request(1, None)).unwrap_err();
+    assert!(matches!(error, PlanError::TooLarge { tensor: "embed_tokens", .. }));
+    assert!(error.to_string().contains("asks for 1 tensor `embed_tokens`"), "{error}");
+}
+
+/// One of a kind is written as one.
+#[test]
+fn formulas_are_right_in_number() {
+    let llama = spec_of(&Config::read(&common::fixture("llama-bf16").join("config.json")).unwrap()).unwrap();
+    let one = ModelSpec { layers: llama.layers[..1].to_vec(), prediction_layers: 1, ..llama };
+    let plan = Plan::new(&one, &request(1, None)).unwrap();
+    assert!(plan.kv[0].planes[0].formula.starts_with("1 layer x 2 heads x "), "{}", plan.kv[0].planes[0].formula);
+    let unknowns = plan.unknowns.join("\n");
+    assert!(unknowns.contains("MTP: 1 layer is counted with the weights"), "{unknowns}");
+    let two = Plan::new(&ModelSpec { prediction_layers: 2, ..one }, &request(1, None)).unwrap().unknowns.join("\n");
+    assert!(two.contains("MTP: 2 layers are counted with the weights"), "{two}");
+    let capacity = Capacity { pages: 1, tokens: 64 };
+    assert!(capacity.formula(100, &plan.kv[0]).ends_with("= 1 page x 64 tokens"), "{}", capacity.formula(100, &plan.kv[0]));
 }
 
 #[test]

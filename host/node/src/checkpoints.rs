@@ -74,6 +74,9 @@ fn open(path: &Path) -> Result<Checkpoint, StartError> {
     let path = expand_home(path)?;
     let checkpoint = Checkpoint::open(&path)?;
     tracing::info!(path = %path.display(), digest = checkpoint.digest(), "opened {}", checkpoint.summary());
+    if let Some(line) = millrace_model::unused_tensors(&checkpoint)? {
+        tracing::warn!(path = %path.display(), "{line}");
+    }
     Ok(checkpoint)
 }
 

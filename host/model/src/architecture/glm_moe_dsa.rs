@@ -2,16 +2,28 @@
 //! layer's in shared ones. Source: GlmMoeDsaForCausalLM of transformers.
 
 use super::deepseek_v3;
+use crate::check::PartKeys;
+use crate::spec::read::ExpertDefaults;
 use crate::spec::{AttentionSpec, Indexing, LatentSpec, LayerSpec, ModelSpec, read};
 use crate::{CheckpointError, Config};
 
+const EXPERTS: ExpertDefaults = ExpertDefaults { groups: 1, top_groups: 1, scale: 2.5 };
+/// Keys that put parts into a layer or leave them out.
+pub(super) const KEYS: PartKeys = PartKeys {
+    indexing: &["indexer_types", "index_topk_pattern", "index_topk_freq", "index_skip_topk_offset"],
+    sparsity: &["mlp_layer_types", "first_k_dense_replace"],
+    ..deepseek_v3::KEYS
+};
+
 pub(super) fn spec(config: &Config) -> Result<ModelSpec, CheckpointError> {
-    let outline = read::outline(config)?;
+    let outline = read::outline(config, 1e-5)?;
+    config.refuse_null(&["num_key_value_heads"])?;
     let dense = read::latent(config)?;
-    let attention = LatentSpec { indexer: Some(read::indexer(config, &dense)?), ..dense };
+    let attention = LatentSpec { indexer: Some(read::indexer(config, &dense, outline.max_tokens)?), ..dense };
     let indexing = indexing(config, outline.layers)?;
     let sparse = sparse_layers(config, outline.layers)?;
-    let feed_forward = deepseek_v3::feed_forward(config, outline.layers, |layer| sparse.get(layer).copied().unwrap_or(true))?;
+    let feed_forward =
+        deepseek_v3::feed_forward(config, EXPERTS, outline.layers, |layer| sparse.get(layer).copied().unwrap_or(true))?;
     let (prediction_layers, skipped) = read::prediction_layers(config)?;
     let model = outline.model(AttentionSpec::Latent(attention), |layer| LayerSpec {
         indexing: indexing.get(layer).copied().unwrap_or(Indexing::Full),
@@ -27,8 +39,8 @@ fn indexing(config: &Config, layers: usize) -> Result<Vec<Indexing>, CheckpointE
     } else if let Some(pattern) = config.text("index_topk_pattern")? {
         ("index_topk_pattern", pattern.split("").filter(|letter| !letter.is_empty()).map(kind).collect())
     } else {
-        let every = config.optional_size("index_topk_freq")?.unwrap_or(1);
-        let offset = config.optional_count("index_skip_topk_offset")?.unwrap_or(2);
+        let every = config.size_or("index_topk_freq", 1)?;
+        let offset = config.count_or("index_skip_topk_offset", 2)?;
         let full = |layer: usize| (layer + 1).saturating_sub(offset).is_multiple_of(every);
         let types = (0..layers).map(|layer| Some(if full(layer) { Indexing::Full } else { Indexing::Shared }));
         ("index_topk_freq", types.collect::<Option<Vec<_>>>())
@@ -53,8 +65,8 @@ fn kind(text: &str) -> Option<Indexing> {
 
 /// Whether each layer has experts.
 fn sparse_layers(config: &Config, layers: usize) -> Result<Vec<bool>, CheckpointError> {
+    let dense_layers = config.count_or("first_k_dense_replace", 3)?;
     let Some(types) = config.texts("mlp_layer_types")? else {
-        let dense_layers = config.optional_count("first_k_dense_replace")?.unwrap_or(3);
         return Ok((0..layers).map(|layer| layer >= dense_layers).collect());
     };
     if types.len() < layers || types.iter().any(|kind| !matches!(*kind, "dense" | "sparse")) {

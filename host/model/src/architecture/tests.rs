@@ -28,6 +28,10 @@ const GLM: &str = r#""model_type":"glm_moe_dsa","hidden_size":6144,"num_hidden_l
     "index_topk":2048,"index_head_dim":128,"index_n_heads":32,"index_topk_freq":4,"index_skip_topk_offset":3,
     "routed_scaling_factor":2.5,"vocab_size":154880,"num_nextn_predict_layers":1"#;
 
+/// On top of [`LLAMA`].
+const GLM_4: &str = r#","architectures":["Glm4MoeForCausalLM"],"moe_intermediate_size":32,"n_routed_experts":8,
+    "num_experts_per_tok":2"#;
+
 fn read(base: &str, more: &str) -> Result<ModelSpec, ModelError> {
     // Later duplicates win in JSON, so `more` can spoil or replace a value.
     spec_of(&Config::from_json(Path::new("config.json"), &format!("{{{base}{more}}}")).unwrap())
@@ -62,9 +66,51 @@ fn old_and_new_rope_keys_mean_the_same() {
     assert!(matches!(rope.scaling, RopeScaling::Llama3 { .. }));
     assert_eq!(grouped_query(&read(LLAMA, r#","rope_theta":1e5,"rope_scaling":null"#).unwrap()).rope.theta, 1e5);
     assert_eq!(grouped_query(&read(LLAMA, "").unwrap()).rope.theta, 10_000.0);
-    let part = read(LLAMA, r#","partial_rotary_factor":0.5"#).unwrap();
-    assert_eq!(part, read(LLAMA, r#","rope_parameters":{"partial_rotary_factor":0.5}"#).unwrap());
-    assert_eq!(grouped_query(&part).rope.rotary, 8);
+    let part = read(LLAMA, &format!(r#"{GLM_4},"partial_rotary_factor":0.25"#)).unwrap();
+    assert_eq!(part, read(LLAMA, &format!(r#"{GLM_4},"rope_parameters":{{"partial_rotary_factor":0.25}}"#)).unwrap());
+    assert_eq!(grouped_query(&part).rope.rotary, 4);
+    // The table's own value decides, as does the older table, which may say the same again.
+    let both = r#","rope_theta":3,"rope_parameters":{"rope_theta":1e5},"rope_scaling":{"rope_theta":1e5}"#;
+    assert_eq!(grouped_query(&read(LLAMA, both).unwrap()).rope.theta, 1e5);
+    assert_eq!(grouped_query(&read(LLAMA, r#","rope_theta":1e5,"rope_parameters":{}"#).unwrap()).rope.theta, 1e5);
+}
+
+/// What transformers 5.24 takes where a configuration leaves a key out.
+#[test]
+fn keys_that_are_left_out() {
+    let without = |base: &str, keys: &[&str]| {
+        let mut config: serde_json::Value = serde_json::from_str(&format!("{{{base}}}")).unwrap();
+        keys.iter().for_each(|key| _ = config.as_object_mut().unwrap().remove(*key));
+        spec_of(&Config::from_json(Path::new("config.json"), &config.to_string()).unwrap()).unwrap()
+    };
+    let routing =
+        ["n_group", "topk_group", "routed_scaling_factor", "norm_topk_prob", "first_k_dense_replace", "n_shared_experts"];
+    let deepseek = without(KIMI, &routing);
+    let found = experts(&deepseek, 3).unwrap();
+    assert_eq!((found.rule.groups, found.rule.top_groups, found.rule.scale, found.rule.normalize), (8, 4, 2.5, true));
+    assert_eq!((experts(&deepseek, 2), found.shared_intermediate), (None, 2048));
+    let glm = without(GLM, &routing);
+    let found = experts(&glm, 3).unwrap();
+    assert_eq!((found.rule.groups, found.rule.top_groups, found.rule.scale, found.rule.normalize), (1, 1, 2.5, true));
+    assert_eq!((experts(&glm, 2), found.shared_intermediate, glm.norm_eps), (None, 2048, 1e-5));
+    let glm_4 = read(LLAMA, GLM_4).unwrap();
+    let found = experts(&glm_4, 1).unwrap();
+    assert_eq!((found.rule.groups, found.rule.scale, found.rule.normalize), (1, 1.0, true));
+    assert_eq!((experts(&glm_4, 0), found.shared_intermediate, glm_4.norm_eps), (None, 32, 1e-5));
+    // Half of each head is rotated.
+    assert_eq!(grouped_query(&glm_4).rope.rotary, 8);
+    assert_eq!(read(LLAMA, "").unwrap().norm_eps, 1e-6);
+    // Qwen3's heads are 128 wide, those of its mixture of experts hidden / heads.
+    let moe = r#","architectures":["Qwen3MoeForCausalLM"],"num_experts":8,"num_experts_per_tok":2,"moe_intermediate_size":32"#;
+    assert_eq!(grouped_query(&read(LLAMA, moe).unwrap()).head_dim, 16);
+}
+
+/// An indexer chooses no more tokens than a context has, so that nothing is made for more.
+#[test]
+fn indexers_choose_no_more_than_a_context() {
+    let limit = |more: &str| latent(&read(GLM, more).unwrap()).indexer.unwrap().limit;
+    assert_eq!(limit(r#","index_topk":16777216"#), 1_048_576);
+    assert_eq!(limit(r#","index_topk":2048,"max_position_embeddings":512"#), 512);
 }
 
 #[test]
@@ -178,7 +224,7 @@ fn impossible_values_name_their_key() {
         (LLAMA, r#","vocab_size":-1"#, "vocab_size"),
         (LLAMA, r#","hidden_act":"gelu""#, "gelu"),
         (LLAMA, r#","layer_types":["sliding_attention","full_attention"]"#, "sliding"),
-        (LLAMA, r#","use_sliding_window":true,"sliding_window":128"#, "sliding"),
+        (LLAMA, r#","use_sliding_window":true,"sliding_window":128,"max_window_layers":1"#, "sliding"),
         (LLAMA, r#","rope_scaling":{"type":"longrope","factor":4}"#, "longrope"),
         (LLAMA, r#","rope_scaling":{"type":"yarn","factor":4}"#, "rope_scaling.original_max_position_embeddings"),
         (LLAMA, r#","rope_scaling":{"rope_type":"llama3"}"#, "rope_scaling.low_freq_factor"),

@@ -18,6 +18,8 @@ const MAX_SIZE: u64 = 1 << 28;
 pub struct Config {
     path: PathBuf,
     architecture: String,
+    /// What else names the architecture, by key: `model_type`, and both keys of a wrapper's text model.
+    also_named: Vec<(String, String)>,
     /// Put before keys in messages: `rope_parameters.`.
     prefix: String,
     /// The values are those of the text model inside a wrapper.
@@ -29,7 +31,8 @@ pub struct Config {
 
 impl Config {
     pub(crate) fn new(path: &Path, architecture: String, values: Map<String, Value>, spell: fn(&str) -> String) -> Self {
-        Self { path: path.to_path_buf(), architecture, prefix: String::new(), wrapped: false, values, spell }
+        let (path, also_named, prefix) = (path.to_path_buf(), Vec::new(), String::new());
+        Self { path, architecture, also_named, prefix, wrapped: false, values, spell }
     }
 
     /// Reads a `config.json` of at most 16 MiB.
@@ -46,14 +49,31 @@ impl Config {
     /// [`CheckpointError::Damaged`] where it is no JSON object, [`CheckpointError::Config`] where it names no architecture.
     pub(crate) fn from_json(path: &Path, text: &str) -> Result<Self, CheckpointError> {
         let values: Map<String, Value> =
-            serde_json::from_str(text).map_err(|e| CheckpointError::damaged(path, "JSON object", 0, e.to_string()))?;
-        let class = values.get("architectures").and_then(|a| a.get(0)).and_then(Value::as_str);
-        let named = class.or_else(|| values.get("model_type").and_then(Value::as_str));
-        let architecture = named.map(str::to_owned);
+            serde_json::from_str(text).map_err(|e| CheckpointError::damaged(path, "JSON object", e.to_string()))?;
         let mut config = Self::new(path, String::new(), values, str::to_owned);
-        config.architecture = architecture.ok_or_else(|| config.wrong("architectures", "names no model class"))?;
+        let mut names = config.names()?;
+        if names.is_empty() {
+            return Err(config.wrong("architectures", "names no model class"));
+        }
+        config.architecture = names.remove(0).1;
         config.unwrap_text_model();
+        if config.wrapped {
+            names.extend(config.names()?);
+        }
+        config.also_named = names;
         Ok(config)
+    }
+
+    /// The model class and the model type, as far as they are given, under their keys.
+    fn names(&self) -> Result<Vec<(String, String)>, CheckpointError> {
+        let class = match self.value("architectures") {
+            None => None,
+            Some(Value::Array(list)) if list.iter().all(Value::is_string) => list.first().and_then(Value::as_str),
+            Some(other) => return Err(self.wrong("architectures", format!("is {}, not a list of strings", brief(other)))),
+        };
+        let kind = self.text("model_type")?.filter(|kind| !kind.is_empty());
+        let names = [("architectures", class), ("model_type", kind)].into_iter();
+        Ok(names.filter_map(|(key, name)| Some((self.spelled(key), name?.to_owned()))).collect())
     }
 
     /// Wrappers of several models keep the text model's values in a table of its own, beside a few of theirs.
@@ -87,6 +107,20 @@ impl Config {
         &self.architecture
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    /// Whether the key is given, be it as null.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.values.contains_key(key)
+    }
+
+    /// What else names the architecture, by key.
+    pub(crate) fn also_named(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.also_named.iter().map(|(key, name)| (key.as_str(), name.as_str()))
+    }
+
     /// A value that is present and not null.
     pub fn value(&self, key: &str) -> Option<&Value> {
         self.values.get(key).filter(|v| !v.is_null())
@@ -111,6 +145,13 @@ impl Config {
         self.optional_size(key)?.ok_or_else(|| self.missing(key))
     }
 
+    /// [`Self::size`], or `default` where the key is left out; null is an error. So for all getters that end in `_or`.
+    pub fn size_or(&self, key: &str, default: usize) -> Result<usize, CheckpointError> {
+        self.refuse_null(&[key])?;
+        Ok(self.optional_size(key)?.unwrap_or(default))
+    }
+
+    /// Missing or null: `None`. For keys whose null means something; so for all getters that begin with `optional_`.
     pub fn optional_size(&self, key: &str) -> Result<Option<usize>, CheckpointError> {
         let Some(value) = self.value(key) else { return Ok(None) };
         match value.as_u64().filter(|n| (1..=MAX_SIZE).contains(n)).and_then(|n| usize::try_from(n).ok()) {
@@ -126,6 +167,12 @@ impl Config {
             Some(count) => Ok(Some(count)),
             None => Err(self.wrong(key, format!("is {}, not an integer from 0 to {MAX_SIZE}", brief(value)))),
         }
+    }
+
+    /// A count, 0 to 2^28.
+    pub fn count_or(&self, key: &str, default: usize) -> Result<usize, CheckpointError> {
+        self.refuse_null(&[key])?;
+        Ok(self.optional_count(key)?.unwrap_or(default))
     }
 
     /// A list of counts.
@@ -175,8 +222,15 @@ impl Config {
         }
     }
 
-    /// A boolean; `default` where it is missing.
+    /// A finite number above zero.
+    pub fn positive_or(&self, key: &str, default: f64) -> Result<f64, CheckpointError> {
+        self.refuse_null(&[key])?;
+        Ok(self.optional_positive(key)?.unwrap_or(default))
+    }
+
+    /// A boolean; `default` where it is left out. Null is an error: to some readers it is false, to some the default.
     pub fn flag(&self, key: &str, default: Flag) -> Result<bool, CheckpointError> {
+        self.refuse_null(&[key])?;
         match self.value(key) {
             None => Ok(default == Flag::On),
             Some(Value::Bool(flag)) => Ok(*flag),
@@ -199,6 +253,7 @@ impl Config {
             Some(Value::Object(values)) => Ok(Some(Self {
                 path: self.path.clone(),
                 architecture: self.architecture.clone(),
+                also_named: Vec::new(),
                 prefix: format!("{}{key}.", self.prefix),
                 wrapped: self.wrapped,
                 values: values.clone(),
@@ -226,8 +281,22 @@ impl Config {
 
     /// The error for a value that cannot be used.
     pub fn wrong(&self, key: &str, why: impl Into<String>) -> CheckpointError {
-        let key = format!("{}{}", self.prefix, (self.spell)(key));
-        CheckpointError::Config { path: self.path.clone(), key, why: why.into() }
+        CheckpointError::Config { path: self.path.clone(), key: self.spelled(key), why: why.into() }
+    }
+
+    /// The error for a key that is spelled out already.
+    pub(crate) fn contradiction(&self, key: &str, why: String) -> CheckpointError {
+        CheckpointError::Config { path: self.path.clone(), key: key.to_owned(), why }
+    }
+
+    /// A key as the file spells it, with the tables that it is in.
+    pub(crate) fn spelled(&self, key: &str) -> String {
+        format!("{}{}", self.prefix, (self.spell)(key))
+    }
+
+    /// A value that is given, cut to a line's worth.
+    pub(crate) fn shown(&self, key: &str) -> Option<String> {
+        self.value(key).map(cut)
     }
 
     fn missing(&self, key: &str) -> CheckpointError {
@@ -249,8 +318,12 @@ pub enum Flag {
 
 /// A value for a message, cut to a line's worth.
 fn brief(value: &Value) -> String {
-    let text: String = value.to_string().chars().take(40).collect();
-    format!("`{text}`")
+    format!("`{}`", cut(value))
+}
+
+fn cut(value: &Value) -> String {
+    let text = value.to_string();
+    if text.chars().count() <= 40 { text } else { text.chars().take(37).collect::<String>() + "..." }
 }
 
 #[cfg(test)]
@@ -274,6 +347,8 @@ mod tests {
         }
         assert!(config.flag("zero", Flag::Off).is_err());
         assert!(config.flag("absent", Flag::On).unwrap());
+        assert_eq!((config.size_or("absent", 3).unwrap(), config.count_or("zero", 3).unwrap()), (3, 0));
+        assert!(config.size_or("zero", 3).is_err() && config.positive_or("eps", 1.0).is_err());
         let section = config.section("s").unwrap().unwrap();
         assert!(section.positive("factor").unwrap_err().to_string().contains("`s.factor`"));
     }
@@ -282,6 +357,10 @@ mod tests {
     fn null_is_absent_unless_it_is_refused() {
         let config = config(r#"{"model_type":"llama","eps":null,"one":1}"#);
         assert_eq!(config.optional_positive("eps").unwrap(), None);
+        for error in [config.size_or("eps", 1).err(), config.count_or("eps", 1).err(), config.positive_or("eps", 1.0).err()] {
+            assert!(error.unwrap().to_string().contains("`eps` is null"));
+        }
+        assert!(config.flag("eps", Flag::On).unwrap_err().to_string().contains("`eps` is null"));
         assert!(config.refuse_null(&["one", "absent"]).is_ok());
         assert!(config.refuse_null(&["one", "eps"]).unwrap_err().to_string().contains("`eps` is null"));
     }

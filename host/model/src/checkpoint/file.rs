@@ -25,7 +25,7 @@ impl MappedFile {
         let file = open_regular(path)?;
         let length = file.metadata().map_err(|e| CheckpointError::unreadable(path, &e))?.len();
         if length == 0 {
-            return Err(CheckpointError::damaged(path, "file", 0, "it is empty"));
+            return Err(CheckpointError::damaged(path, "file", "it is empty"));
         }
         #[expect(unsafe_code, reason = "the one mapping of this crate")]
         // SAFETY: the mapping is read-only and `file` is a regular file (checked by `open_regular` on the same descriptor),
@@ -58,9 +58,10 @@ pub(crate) fn read_text(path: &Path, limit: usize) -> Result<String, CheckpointE
     // One byte more than allowed tells "too long" from "just fits", whatever the size that the file system claims.
     let read = file.take(limit as u64 + 1).read_to_end(&mut bytes).map_err(|e| CheckpointError::unreadable(path, &e))?;
     if read > limit {
-        return Err(CheckpointError::damaged(path, "file", limit, format!("it is longer than the {limit} bytes allowed")));
+        return Err(CheckpointError::damaged(path, "file", format!("it is longer than the {limit} bytes allowed")));
     }
-    String::from_utf8(bytes).map_err(|e| CheckpointError::damaged(path, "text", e.utf8_error().valid_up_to(), "it is no UTF-8"))
+    let wrong = |at: usize| CheckpointError::damaged_at(path, "text", at, "it is no UTF-8");
+    String::from_utf8(bytes).map_err(|e| wrong(e.utf8_error().valid_up_to()))
 }
 
 /// Opens a file only if it is a regular one: opening a FIFO would wait for its writer, a device might never end.

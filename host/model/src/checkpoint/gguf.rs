@@ -13,7 +13,7 @@ mod reader;
 mod tensors;
 mod vocab;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
 
 use metadata::{MetaValue, Metadata};
 use reader::Cursor;
@@ -46,7 +46,7 @@ impl Gguf {
             let entries = tensors::read_entries(&mut cursor, tensor_count)?;
             let alignment = alignment(&cursor, &metadata)?;
             let start = cursor.at().checked_next_multiple_of(alignment).filter(|&s| s <= file.len());
-            let start = start.ok_or_else(|| cursor.damaged("tensor data", "the file ends before it begins"))?;
+            let start = start.ok_or_else(|| cursor.damaged("tensor data", cursor.at(), "the file ends before it begins"))?;
             let mut config = read_config(&cursor, &metadata)?;
             let rotary_head = if config.architecture() == "llama" { head_dim(&config)? } else { None };
             let entries = tensors::place(&cursor, entries, &Data { start, end: file.len(), alignment }, rotary_head)?;
@@ -85,8 +85,9 @@ impl Gguf {
 
 fn read_header(cursor: &mut Cursor<'_>) -> Result<(u32, usize, usize), CheckpointError> {
     if cursor.array::<4>("GGUF header")? != MAGIC {
-        return Err(cursor.damaged("GGUF header", "the magic number is not `GGUF`"));
+        return Err(cursor.damaged("GGUF header", 0, "the magic number is not `GGUF`"));
     }
+    let version_at = cursor.at();
     let version = cursor.u32("GGUF version")?;
     match version {
         2 | 3 => {}
@@ -100,7 +101,7 @@ fn read_header(cursor: &mut Cursor<'_>) -> Result<(u32, usize, usize), Checkpoin
         v if v.swap_bytes() <= 3 => {
             return Err(CheckpointError::unsupported(cursor.path(), "big-endian GGUF", "use the little-endian file"));
         }
-        v => return Err(cursor.damaged("GGUF version", format!("{v} does not exist"))),
+        v => return Err(cursor.damaged("GGUF version", version_at, format!("{v} does not exist"))),
     }
     let tensors = cursor.size("count of tensors")?;
     let pairs = cursor.size("count of metadata pairs")?;
@@ -110,13 +111,14 @@ fn read_header(cursor: &mut Cursor<'_>) -> Result<(u32, usize, usize), Checkpoin
 fn alignment(cursor: &Cursor<'_>, metadata: &Metadata) -> Result<usize, CheckpointError> {
     let value = metadata.get("general.alignment").map_or(Some(DEFAULT_ALIGNMENT), MetaValue::unsigned);
     let usable = value.filter(|a| a.is_power_of_two() && *a <= MAX_ALIGNMENT).and_then(|a| usize::try_from(a).ok());
-    usable.ok_or_else(|| cursor.damaged("general.alignment", format!("it is no power of two up to {MAX_ALIGNMENT}")))
+    let why = || format!("it is no power of two up to {MAX_ALIGNMENT}");
+    usable.ok_or_else(|| CheckpointError::damaged(cursor.path(), "general.alignment", why()))
 }
 
 /// Metadata translated to the hub's keys; what is missing stays missing for the architecture to complain about.
 fn read_config(cursor: &Cursor<'_>, metadata: &Metadata) -> Result<Config, CheckpointError> {
     let Some(architecture) = metadata.get("general.architecture").and_then(MetaValue::text) else {
-        return Err(cursor.damaged("metadata", "`general.architecture` is missing"));
+        return Err(CheckpointError::damaged(cursor.path(), "metadata", "`general.architecture` is missing"));
     };
     let lookup = |key: &str| metadata.get(&format!("{architecture}.{key}"));
     let mut values = Map::new();
@@ -128,13 +130,16 @@ fn read_config(cursor: &Cursor<'_>, metadata: &Metadata) -> Result<Config, Check
         }
     }
     for (hub, key) in names::REALS {
-        if let Some(MetaValue::Real(number)) = lookup(key) {
-            values.insert(hub.to_owned(), Value::from(*number));
+        if let Some(value) = lookup(key) {
+            // JSON has no NaN and no infinity; as text they are refused and quoted, and so is another type.
+            let text = value.real().map_or_else(|| format!("GGUF {key}"), |number| number.to_string());
+            let number = value.real().and_then(Number::from_f64);
+            values.insert(hub.to_owned(), number.map_or_else(|| Value::from(text), Value::Number));
         }
     }
-    let said = lookup("rope.scaling.type").and_then(MetaValue::text).filter(|kind| *kind != "none");
+    let said = lookup("rope.scaling.type").map(|kind| kind.text().unwrap_or("of no name")).filter(|kind| *kind != "none");
     // Older files give only the factor of linear scaling.
-    let linear = matches!(lookup("rope.scale_linear"), Some(MetaValue::Real(factor)) if *factor != 1.0);
+    let linear = lookup("rope.scale_linear").is_some_and(|factor| factor.real() != Some(1.0));
     if let Some(kind) = said.or(linear.then_some("linear")) {
         values.insert("rope_scaling".to_owned(), serde_json::json!({ "rope_type": kind }));
     }

@@ -68,7 +68,7 @@ fn read_single(path: &Path) -> Result<TensorTable, CheckpointError> {
 
 fn read_sharded(directory: &Path) -> Result<TensorTable, CheckpointError> {
     let path = directory.join(INDEX);
-    let damaged = |why: &str| CheckpointError::damaged(&path, "index", 0, why);
+    let damaged = |why: &str| CheckpointError::damaged(&path, "index", why);
     let index: Map<String, Value> = serde_json::from_str(&read_text(&path, MAX_INDEX)?).map_err(|e| damaged(&e.to_string()))?;
     let Some(Value::Object(map)) = index.get("weight_map") else { return Err(damaged("it has no object `weight_map`")) };
     let mut shards: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -147,6 +147,5 @@ fn chat_template(directory: &Path) -> Result<Option<String>, CheckpointError> {
 }
 
 fn read_object(path: &Path) -> Result<Map<String, Value>, CheckpointError> {
-    serde_json::from_str(&read_text(path, MAX_CONFIG)?)
-        .map_err(|e| CheckpointError::damaged(path, "JSON object", 0, e.to_string()))
+    serde_json::from_str(&read_text(path, MAX_CONFIG)?).map_err(|e| CheckpointError::damaged(path, "JSON object", e.to_string()))
 }

@@ -16,6 +16,8 @@ use super::file::MappedFile;
 use super::stored::{StoredTensor, StoredType};
 use crate::CheckpointError;
 
+/// Bytes of the header's length.
+const PREFIX: usize = 8;
 /// The format allows 100 MB; the largest models stay under a third of that.
 const MAX_HEADER: usize = 64 << 20;
 /// More tensors than any model has.
@@ -28,19 +30,24 @@ const MAX_DIMENSIONS: usize = 8;
 /// # Errors
 /// [`CheckpointError::Damaged`], naming the tensor where one is to blame.
 pub(super) fn read_header(file: &MappedFile, index: usize) -> Result<BTreeMap<String, StoredTensor>, CheckpointError> {
-    let damaged = |why: String| CheckpointError::damaged(file.path(), "safetensors header", 0, why);
-    let Some((prefix, rest)) = file.bytes().split_first_chunk::<8>() else {
-        return Err(damaged(format!("the file has only {} bytes", file.len())));
+    let damaged = |at: usize, why: String| CheckpointError::damaged_at(file.path(), "safetensors header", at, why);
+    let Some((prefix, rest)) = file.bytes().split_first_chunk::<PREFIX>() else {
+        return Err(damaged(0, format!("its length takes {PREFIX} bytes, the file holds {}", file.len())));
     };
     let claimed = u64::from_le_bytes(*prefix);
     let header = usize::try_from(claimed).ok().filter(|&n| n <= MAX_HEADER).and_then(|n| rest.split_at_checked(n));
     let Some((header, data)) = header else {
-        return Err(damaged(format!("it claims {claimed} bytes, the file has {} more and {MAX_HEADER} are allowed", rest.len())));
+        let why = format!("it claims {claimed} bytes, the file has {} more and {MAX_HEADER} are allowed", rest.len());
+        return Err(damaged(0, why));
     };
-    let Header { mut tensors } = serde_json::from_slice(header).map_err(|e| damaged(e.to_string()))?;
+    let parsed = serde_json::from_slice(header).map_err(|error| {
+        let (at, why) = placed(header, &error);
+        damaged(PREFIX.saturating_add(at), why)
+    });
+    let Header { mut tensors } = parsed?;
     tensors.sort_by_key(|(_, info)| info.offsets);
-    check_cover(file, &tensors, data.len())?;
     let data_start = file.len().saturating_sub(data.len());
+    check_cover(file, &tensors, data_start)?;
     let mut entries = BTreeMap::new();
     for (name, Info { kind, shape, offsets: [begin, end], .. }) in tensors {
         let start = data_start.saturating_add(begin);
@@ -50,9 +57,33 @@ pub(super) fn read_header(file: &MappedFile, index: usize) -> Result<BTreeMap<St
     Ok(entries)
 }
 
+/// Where in `json` an error is, and the error without that place.
+fn placed(json: &[u8], error: &serde_json::Error) -> (usize, String) {
+    let (line, column) = (error.line(), error.column());
+    let text = error.to_string();
+    let why = text.strip_suffix(&format!(" at line {line} column {column}")).unwrap_or(&text).to_owned();
+    if why.contains("EOF while") {
+        return (json.len(), why);
+    }
+    let lines = json.split_inclusive(|&byte| byte == b'\n').take(line.saturating_sub(1));
+    let before: usize = lines.map(<[u8]>::len).sum();
+    // A column counts the bytes up to the one to blame, that one included; but for a bracket that was only looked at.
+    let opened = why.contains("invalid type: sequence") || why.contains("invalid type: map");
+    (before.saturating_add(if opened { column } else { column.saturating_sub(1) }), why)
+}
+
 /// Checks that each tensor has the bytes its shape needs and that together they are the file's data, in their order.
-fn check_cover(file: &MappedFile, tensors: &[(String, Info)], held: usize) -> Result<(), CheckpointError> {
-    let wrong = |name: &str, why: String| CheckpointError::damaged(file.path(), format!("tensor `{name}`"), 0, why);
+/// `data_start`: where in the file the data begins, from which offsets count.
+fn check_cover(file: &MappedFile, tensors: &[(String, Info)], data_start: usize) -> Result<(), CheckpointError> {
+    let held = file.len().saturating_sub(data_start);
+    let wrong = |name: &str, begin: usize, why: String| {
+        let (path, what) = (file.path(), format!("tensor `{name}`"));
+        // A place beyond the end is none.
+        match begin <= held {
+            true => CheckpointError::damaged_at(path, what, data_start.saturating_add(begin), why),
+            false => CheckpointError::damaged(path, what, why),
+        }
+    };
     let mut covered = 0;
     let mut before = "";
     for (name, info) in tensors {
@@ -61,26 +92,27 @@ fn check_cover(file: &MappedFile, tensors: &[(String, Info)], held: usize) -> Re
         let needs = info.bytes();
         if claims.is_none() || claims != needs {
             let needs = needs.map_or_else(|| "no whole number of bytes that fits".to_owned(), |bytes| format!("{bytes} bytes"));
-            let why = format!("its offsets are {begin} to {end}, {} with shape {:?} needs {needs}", info.kind.name(), info.shape);
-            return Err(wrong(name, why));
+            let (kind, shape) = (info.kind.name(), &info.shape);
+            let why = format!("its data_offsets are {begin} to {end}, {kind} with shape {shape:?} needs {needs}");
+            return Err(wrong(name, begin, why));
         }
         if end > held {
-            return Err(wrong(name, format!("it claims bytes {begin} to {end}, the file holds {held}")));
+            let why = format!("its data_offsets are {begin} to {end}, the file holds {held} bytes of data");
+            return Err(wrong(name, begin, why));
         }
         if begin < covered {
-            return Err(wrong(name, format!("it begins at byte {begin}, within `{before}`, which ends at {covered}")));
+            let why = format!("its data_offsets begin at {begin}, within `{before}`, whose end at {covered}");
+            return Err(wrong(name, begin, why));
         }
         if begin > covered {
-            return Err(wrong(
-                name,
-                format!("it begins at byte {begin}, {covered} was expected: nothing may lie between tensors"),
-            ));
+            let why = format!("its data_offsets begin at {begin}, not at {covered}: nothing may lie between tensors");
+            return Err(wrong(name, covered, why));
         }
         (covered, before) = (end, name);
     }
     if covered != held {
-        let why = format!("the header describes {covered} bytes, the file holds {held}");
-        return Err(CheckpointError::damaged(file.path(), "tensor data", 0, why));
+        let why = format!("the header describes {covered} bytes of data, the file holds {held}");
+        return Err(CheckpointError::damaged_at(file.path(), "tensor data", data_start.saturating_add(covered), why));
     }
     Ok(())
 }

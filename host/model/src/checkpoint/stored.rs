@@ -118,7 +118,7 @@ impl TensorTable {
     /// Values that no writer gives.
     pub(crate) fn damaged(&self, tensor: &StoredTensor, name: &str, why: impl Into<String>) -> CheckpointError {
         let path = self.files.get(tensor.file).map_or(Path::new(""), MappedFile::path);
-        CheckpointError::damaged(path, format!("tensor `{name}`"), tensor.start, why)
+        CheckpointError::damaged_at(path, format!("tensor `{name}`"), tensor.start, why)
     }
 
     /// Bytes of all files.

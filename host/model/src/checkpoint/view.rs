@@ -5,6 +5,8 @@ mod fp8;
 mod packed;
 mod scales;
 
+pub(super) use packed::PER_WORD as CODES_PER_WORD;
+
 use millrace_ops::{RowOrder, TensorData, TensorView};
 
 use super::quantization::{Quantization, READ_INSTEAD};

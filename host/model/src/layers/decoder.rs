@@ -74,7 +74,6 @@ impl Decoder {
     ) -> Result<Self, ModelError> {
         let mut loader = WeightLoader::new(checkpoint, backend, recipe, cache);
         let embedding = loader.table("model.embed_tokens.weight", spec.vocab, spec.hidden)?;
-        refuse_unknown_layers(checkpoint, &spec)?;
         // A head that is stored is used even where the config calls it tied, as transformers does: it may be another.
         let head = match spec.tied_head && !checkpoint.has_tensor("lm_head.weight") {
             true => Projection::of(embedding.clone()),
@@ -196,22 +195,6 @@ impl Architecture for Decoder {
         self.final_norm.enqueue(queue, rows.hidden, &work.normed, rows.count);
         self.head.enqueue(queue, &work.normed, &work.logits, rows.count, LinearMode::Store);
     }
-}
-
-/// Layers behind those that the configuration counts are for multi-token prediction, or the two do not belong together.
-fn refuse_unknown_layers(checkpoint: &Checkpoint, spec: &ModelSpec) -> Result<(), ModelError> {
-    let counted = spec.layers.len().saturating_add(spec.prediction_layers);
-    for name in checkpoint.tensor_names() {
-        let Some((_, rest)) = name.split_once("model.layers.") else { continue };
-        let layer = rest.split('.').next().and_then(|number| number.parse::<usize>().ok());
-        if layer.is_some_and(|layer| layer >= counted) {
-            let layers = spec.layers.len();
-            let why =
-                format!("is of a layer beyond the {layers} of `num_hidden_layers` and {} for prediction", spec.prediction_layers);
-            return Err(CheckpointError::tensor(checkpoint.path(), name, why).into());
-        }
-    }
-    Ok(())
 }
 
 /// The scale of each layer's latents: `k_scale` of a calibrated checkpoint, 1 where it says nothing.

@@ -2,7 +2,7 @@
 
 use super::PlanError;
 use super::kv::KvBytes;
-use super::text::{gib, thousands};
+use super::text::{counted, gib, thousands};
 
 const MAX_GPUS: usize = 1024;
 /// 1 PiB.
@@ -44,14 +44,22 @@ impl HostGpus {
     /// # Errors
     /// [`PlanError::OutOfRange`].
     pub fn check(&self) -> Result<(), PlanError> {
-        let range = |what, value: u64, least: u64, most: u64| match (least..=most).contains(&value) {
+        if !(1..=MAX_GPUS).contains(&self.gpus) {
+            let (value, allowed) = (thousands(self.gpus as u64), format!("1 to {}", thousands(MAX_GPUS as u64)));
+            return Err(PlanError::OutOfRange { what: "the number of GPUs", value, allowed });
+        }
+        let most = MAX_BYTES >> 30;
+        let range = |what, bytes: u64, least: u64| match (least..=MAX_BYTES).contains(&bytes) {
             true => Ok(()),
-            false => Err(PlanError::OutOfRange { what, value, least, most }),
+            false => {
+                let from = if least == 0 { "0 to" } else { "more than 0 and at most" };
+                let (value, allowed) = (format!("{} GiB", gib(bytes)), format!("{from} {} GiB", thousands(most)));
+                Err(PlanError::OutOfRange { what, value, allowed })
+            }
         };
-        range("the number of GPUs", self.gpus as u64, 1, MAX_GPUS as u64)?;
-        range("the memory of a GPU in bytes", self.bytes_per_gpu, 1, MAX_BYTES)?;
-        range("the reserve of a GPU in bytes", self.reserve_bytes, 0, MAX_BYTES)?;
-        range("the pool of a GPU in bytes", self.pool_bytes.unwrap_or(1), 1, MAX_BYTES)
+        range("the memory of a GPU", self.bytes_per_gpu, 1)?;
+        range("the reserve of a GPU", self.reserve_bytes, 0)?;
+        range("the pool of a GPU", self.pool_bytes.unwrap_or(1), 1)
     }
 
     /// Bytes of all GPUs.
@@ -120,7 +128,7 @@ impl Capacity {
     /// How many tokens and why.
     pub fn formula(&self, pool_bytes: u64, kv: &KvBytes) -> String {
         let pages = format!("floor({} B / {} B)", thousands(pool_bytes), thousands(kv.page_bytes_per_gpu));
-        format!("{pages} = {} pages x {} tokens", thousands(self.pages), kv.page_tokens)
+        format!("{pages} = {} x {}", counted(self.pages, "page"), counted(kv.page_tokens, "token"))
     }
 }
 
@@ -162,6 +170,12 @@ mod tests {
         for host in wrong {
             assert!(matches!(host.check(), Err(PlanError::OutOfRange { .. })), "{host:?}");
         }
+        let message = |host: HostGpus| host.check().unwrap_err().to_string();
+        assert_eq!(message(HostGpus { gpus: 0, ..HOST }), "the number of GPUs is 0; give 1 to 1,024");
+        let twice = message(HostGpus { reserve_bytes: 1 << 51, ..HOST });
+        assert_eq!(twice, "the reserve of a GPU is 2,097,152.00 GiB; give 0 to 1,048,576 GiB");
+        let none = message(HostGpus { bytes_per_gpu: 0, ..HOST });
+        assert_eq!(none, "the memory of a GPU is 0.00 GiB; give more than 0 and at most 1,048,576 GiB");
         // The largest host that is believed overflows nothing.
         let largest = HostGpus { gpus: 1024, bytes_per_gpu: 1 << 50, reserve_bytes: 1 << 50, pool_bytes: Some(1 << 50) };
         assert_eq!(largest.check(), Ok(()));

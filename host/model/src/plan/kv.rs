@@ -7,7 +7,7 @@ use std::str::FromStr;
 use millrace_ops::{KvFormat, KvLayout, PlaneKind, PlaneLayout};
 
 use super::PlanError;
-use super::text::thousands;
+use super::text::{counted, shown, thousands};
 use crate::spec::{AttentionSpec, GroupedQuerySpec, LatentSpec, ModelSpec};
 
 /// Formats of KV that a plan counts.
@@ -76,7 +76,7 @@ impl PlanKv {
                 format!("latents of {} + {}", latent.latent, latent.rotary)
             }
             AttentionSpec::GroupedQuery(_) if self != Self::Fp8Of656 => return Ok(()),
-            AttentionSpec::GroupedQuery(attention) => format!("{} KV heads and no latents", attention.kv_heads),
+            AttentionSpec::GroupedQuery(attention) => format!("{} and no latents", counted(attention.kv_heads as u64, "KV head")),
         };
         Err(PlanError::KvFormat { format: self, has })
     }
@@ -123,7 +123,7 @@ impl KvBytes {
         let (whole, part) = (thousands(self.bytes_per_token()), thousands(self.bytes_per_token_and_gpu));
         match self.share {
             KvShare::Replicated => format!("{part} B: latents are on every GPU whole"),
-            KvShare::Heads { per_gpu, of } => format!("{part} B = {whole} B x {per_gpu} of {of} KV heads"),
+            KvShare::Heads { per_gpu, of } => format!("{part} B = {whole} B x {per_gpu} of {}", counted(of as u64, "KV head")),
         }
     }
 
@@ -134,8 +134,8 @@ impl KvBytes {
             0 => String::new(),
             bytes => format!(" + {} B of padding", thousands(bytes)),
         };
-        let (tokens, token) = (self.page_tokens, thousands(self.bytes_per_token_and_gpu));
-        format!("{tokens} tokens x {token} B{padding} = {} B", thousands(self.page_bytes_per_gpu))
+        let (tokens, token) = (counted(self.page_tokens, "token"), thousands(self.bytes_per_token_and_gpu));
+        format!("{tokens} x {token} B{padding} = {} B", thousands(self.page_bytes_per_gpu))
     }
 }
 
@@ -165,12 +165,12 @@ fn plane(layout: &PlaneLayout) -> PlaneBytes {
         PlaneKind::Latent => "latents",
         PlaneKind::IndexKeys => "index_keys",
     };
-    let (layers, heads, width) = (layout.layers, layout.heads, layout.width);
-    let heads = if heads == 1 { String::new() } else { format!("{heads} heads x ") };
+    let (layers, heads, width) = (counted(layout.layers as u64, "layer"), layout.heads, layout.width);
+    let heads = if heads == 1 { String::new() } else { format!("{} x ", counted(heads as u64, "head")) };
     let element = layout.format.element_bytes();
     let formula = match layout.scale_bytes() {
-        0 => format!("{layers} layers x {heads}{width} x {element} B"),
-        scale => format!("{layers} layers x {heads}({width} x {element} B + {scale} B scale)"),
+        0 => format!("{layers} x {heads}{width} x {element} B"),
+        scale => format!("{layers} x {heads}({width} x {element} B + {scale} B scale)"),
     };
     PlaneBytes { plane, bytes_per_token: layout.token_bytes() as u64, formula }
 }
@@ -178,12 +178,14 @@ fn plane(layout: &PlaneLayout) -> PlaneBytes {
 fn planes_of_656(spec: &ModelSpec, latent: &LatentSpec) -> Vec<PlaneBytes> {
     let (layers, width, rotary) = (spec.layers.len() as u64, latent.latent as u64, latent.rotary as u64);
     let scales = width.div_ceil(SCALED_TOGETHER);
-    let formula = format!("{layers} layers x ({width} x 1 B + {scales} scales x 4 B + {rotary} x 2 B)");
+    let (these, of) = (counted(layers, "layer"), counted(scales, "scale"));
+    let formula = format!("{these} x ({width} x 1 B + {of} x 4 B + {rotary} x 2 B)");
     let mut planes = vec![PlaneBytes { plane: "latents", bytes_per_token: layers * (width + scales * 4 + rotary * 2), formula }];
     if let Some(indexer) = latent.indexer {
         let (layers, width) = (spec.full_layers() as u64, indexer.width as u64);
         let scales = width.div_ceil(SCALED_TOGETHER);
-        let formula = format!("{layers} layers x ({width} x 1 B + {scales} scale x 4 B)");
+        let (these, of) = (counted(layers, "layer"), counted(scales, "scale"));
+        let formula = format!("{these} x ({width} x 1 B + {of} x 4 B)");
         planes.push(PlaneBytes { plane: "index_keys", bytes_per_token: layers * (width + scales * 4), formula });
     }
     planes
@@ -205,7 +207,7 @@ impl FromStr for PlanKv {
     fn from_str(text: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|format| format.to_string() == text);
         found.ok_or_else(|| {
-            let shown: String = text.chars().take(40).collect();
+            let shown = shown(text);
             format!("`{shown}` is no KV format of a plan; use bf16, fp8 or fp8-656 (the 656-byte latent)")
         })
     }

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use super::format::HeldFormat;
 use super::tensors::{TensorClass, TensorGroup};
+use super::text::shown;
 
 /// What of a model a recipe puts into its format; the rest is BF16, and correction biases are f32 in all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -95,7 +96,6 @@ impl FromStr for WeightRecipe {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (format, coverage) = text.split_once(':').unwrap_or((text, "generic"));
-        let shown = |text: &str| text.chars().take(40).collect::<String>();
         let format = match format {
             "bf16" => HeldFormat::Bf16,
             "fp8" => HeldFormat::Fp8Block,
@@ -146,6 +146,9 @@ mod tests {
         for (text, named) in cases {
             let message = text.parse::<WeightRecipe>().unwrap_err();
             assert!(message.contains(named), "{text}: {message}");
+        }
+        for text in ["fp8:a\nb", "-1\r\n", "["] {
+            assert!(!text.parse::<WeightRecipe>().unwrap_err().contains(['\n', '\r']), "{text}");
         }
     }
 

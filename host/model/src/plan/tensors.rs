@@ -279,7 +279,8 @@ impl Inventory {
             let copies = u128::from(group.count) + u128::from(group.prediction_count);
             total = total.saturating_add((u128::from(group.rows) * u128::from(group.cols)).saturating_mul(copies));
             if total > MAX_PARAMETERS {
-                return Err(PlanError::TooLarge { tensor: group.name, count: group.count, rows: group.rows, cols: group.cols });
+                let (tensor, count) = (group.name, group.count.saturating_add(group.prediction_count));
+                return Err(PlanError::TooLarge { tensor, count, rows: group.rows, cols: group.cols });
             }
         }
         Ok(self.groups)

@@ -2,7 +2,7 @@
 
 use super::recipe::WeightRecipe;
 use super::tensors::{TensorClass, TensorGroup};
-use super::text::{gib, thousands};
+use super::text::{counted, gib, thousands};
 use super::weights::{Counted, WeightBytes};
 use super::{PlanRequest, StagePlan};
 use crate::spec::{AttentionSpec, ModelSpec};
@@ -55,9 +55,10 @@ fn absorbed(groups: &[TensorGroup], counted: Counted, stage: &StagePlan) -> Opti
 }
 
 fn prediction(spec: &ModelSpec, groups: &[TensorGroup], request: &PlanRequest) -> [String; 2] {
-    let counted = match request.counted {
-        Counted::Model => "are left out",
-        Counted::ModelAndPrediction | Counted::PredictionAlone => "are counted with the weights",
+    let are = if spec.prediction_layers == 1 { "is" } else { "are" };
+    let done = match request.counted {
+        Counted::Model => "left out",
+        Counted::ModelAndPrediction | Counted::PredictionAlone => "counted with the weights",
     };
     let per_layer = match spec.attention {
         AttentionSpec::Latent(latent) => latent.width() + latent.indexer.map_or(0, |indexer| indexer.width),
@@ -66,9 +67,9 @@ fn prediction(spec: &ModelSpec, groups: &[TensorGroup], request: &PlanRequest) -
     let table = groups.iter().find(|group| group.class == TensorClass::Embedding).map_or(0, TensorGroup::parameters);
     [
         format!(
-            "MTP: {} layer(s) {counted}, their KV is not: an engine that speculates with them holds up to {} elements per token \
-             more, and Millrace does not run them",
-            spec.prediction_layers,
+            "MTP: {} {are} {done}, the KV is not: an engine that speculates so holds up to {} elements per token more, and \
+             Millrace does not",
+            counted(spec.prediction_layers as u64, "layer"),
             thousands((spec.prediction_layers * per_layer) as u64)
         ),
         format!(

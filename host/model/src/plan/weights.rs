@@ -3,7 +3,7 @@
 use super::format::HeldFormat;
 use super::recipe::WeightRecipe;
 use super::tensors::TensorGroup;
-use super::text::thousands;
+use super::text::{counted, thousands};
 
 /// Which layers are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl FormatSum {
         };
         match self.format.scale_bytes() {
             0 => format!("{codes} ({})", self.format),
-            bytes => format!("{codes} + {} scales x {bytes} B ({})", thousands(self.scales), self.format),
+            bytes => format!("{codes} + {} x {bytes} B ({})", counted(self.scales, "scale"), self.format),
         }
     }
 }

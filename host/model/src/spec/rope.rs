@@ -17,6 +17,27 @@ pub struct RopeSpec {
     pub scaling: RopeScaling,
 }
 
+/// The heads that a configuration is read for.
+pub(crate) struct HeadChannels {
+    pub(crate) count: usize,
+    pub(crate) pairs: RopePairs,
+    pub(crate) part: RotaryPart,
+}
+
+/// How much of a head is rotated.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum RotaryPart {
+    /// All of it, whatever the configuration says.
+    Whole,
+    /// As the configuration says, this part of it where it does not.
+    Of(f64),
+}
+
+/// Where a configuration does not say.
+const DEFAULT_THETA: f32 = 10_000.0;
+/// No context is longer.
+const LAST_POSITION: f32 = (1u64 << 28) as f32;
+
 /// How rotary frequencies are stretched for contexts longer than trained.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum RopeScaling {
@@ -46,31 +67,42 @@ pub enum RopeScaling {
 }
 
 impl RopeSpec {
-    /// Reads what a configuration says about heads of `head_dim` channels.
+    /// Reads what a configuration says about such heads.
     ///
     /// # Errors
     /// [`CheckpointError::Config`] for missing or impossible values, [`CheckpointError::Unsupported`] for other scalings.
-    pub(crate) fn read(config: &Config, head_dim: usize, pairs: RopePairs) -> Result<Self, CheckpointError> {
-        let parameters = config.section("rope_parameters")?;
-        parameters.as_ref().unwrap_or(config).refuse_null(&["rope_theta"])?;
-        let nested = |key: &str| parameters.as_ref().map_or(Ok(None), |section| section.optional_positive(key));
-        let theta = nested("rope_theta")?.or(config.optional_positive("rope_theta")?).unwrap_or(10_000.0) as f32;
-        let part = nested("partial_rotary_factor")?.or(config.optional_positive("partial_rotary_factor")?).unwrap_or(1.0);
-        // Truncated, as transformers does.
-        let rotary = (head_dim as f64 * part) as usize;
-        if part > 1.0 || rotary == 0 || !rotary.is_multiple_of(2) {
-            let why = format!("is {part}, which makes {rotary} of {head_dim} channels rotary; an even number is needed");
-            return Err(config.wrong("partial_rotary_factor", why));
+    pub(crate) fn read(config: &Config, head: &HeadChannels) -> Result<Self, CheckpointError> {
+        let said = |key: &str| Ok(config.section(key)?.filter(|section| !section.is_empty()));
+        match (said("rope_scaling")?, said("rope_parameters")?) {
+            (Some(older), Some(newer)) => {
+                let spec = Self::from_section(config, Some(&older), head)?;
+                if Self::from_section(config, Some(&newer), head)? != spec {
+                    return Err(config.wrong("rope_parameters", "says something else than `rope_scaling`"));
+                }
+                Ok(spec)
+            }
+            (section, other) => Self::from_section(config, section.or(other).as_ref(), head),
         }
-        let section = match parameters {
-            Some(section) => Some(section),
-            None => config.section("rope_scaling")?,
-        };
+    }
+
+    fn from_section(config: &Config, section: Option<&Config>, head: &HeadChannels) -> Result<Self, CheckpointError> {
+        let theta_of = |table: &Config| table.positive_or("rope_theta", f64::from(DEFAULT_THETA));
+        let theta = holder(config, section, "rope_theta").map_or(Ok(f64::from(DEFAULT_THETA)), theta_of)? as f32;
+        if theta < 1.0 {
+            return Err(config.wrong("rope_theta", format!("is {theta}, less than 1")));
+        }
+        let rotary = rotary_channels(config, section, head)?;
         let scaling = match section {
             None => RopeScaling::None,
-            Some(section) => read_scaling(config, &section, theta, rotary)?,
+            Some(section) => read_scaling(config, section, theta, rotary)?,
         };
-        Ok(Self { theta, rotary, pairs, scaling })
+        let spec = Self { theta, rotary, pairs: head.pairs, scaling };
+        let angles = spec.frequencies().iter().all(|frequency| *frequency >= 0.0 && (frequency * LAST_POSITION).is_finite());
+        let is_usable = angles && spec.amplitude().is_finite() && spec.score_scale().is_finite();
+        if !is_usable {
+            return Err(section.unwrap_or(config).wrong("factor", "and its companions give no finite frequencies"));
+        }
+        Ok(spec)
     }
 
     /// Radians per position of each pair, `[rotary / 2]`.
@@ -117,10 +149,43 @@ impl RopeSpec {
     }
 }
 
+/// Where a key of the rotary embedding is: in its own table, which decides, or beside it; be it null.
+fn holder<'a>(config: &'a Config, section: Option<&'a Config>, key: &str) -> Option<&'a Config> {
+    section.into_iter().chain([config]).find(|table| table.has(key))
+}
+
+/// Channels of a head that are rotated.
+fn rotary_channels(config: &Config, section: Option<&Config>, head: &HeadChannels) -> Result<usize, CheckpointError> {
+    const KEY: &str = "partial_rotary_factor";
+    let count = head.count;
+    let table = holder(config, section, KEY).unwrap_or(config);
+    let part = match head.part {
+        RotaryPart::Of(default) => table.positive_or(KEY, default)?,
+        RotaryPart::Whole => table.optional_positive(KEY)?.unwrap_or(1.0),
+    };
+    if head.part == RotaryPart::Whole && part != 1.0 {
+        let architecture = config.architecture();
+        return Err(table.wrong(KEY, format!("is {part}; heads of {architecture} are rotated whole")));
+    }
+    // Truncated, as transformers does.
+    let rotary = (count as f64 * part) as usize;
+    if part > 1.0 || rotary == 0 || !rotary.is_multiple_of(2) {
+        let why = format!("is {part}, which makes {rotary} of {count} channels rotary; an even number is needed");
+        return Err(table.wrong(KEY, why));
+    }
+    Ok(rotary)
+}
+
 fn read_scaling(config: &Config, section: &Config, theta: f32, rotary: usize) -> Result<RopeScaling, CheckpointError> {
     let number = |key: &str| section.positive(key).map(|n| n as f32);
     // The key was called `type` once.
-    match section.text("rope_type")?.or(section.text("type")?).unwrap_or("default") {
+    let key = if section.has("rope_type") { "rope_type" } else { "type" };
+    section.refuse_null(&[key])?;
+    let kind = section.text(key)?.unwrap_or("default");
+    if matches!(kind, "linear" | "llama3") && section.optional_number("mscale_all_dim")?.is_some_and(|scale| scale != 0.0) {
+        return Err(section.wrong("mscale_all_dim", format!("is given, and means nothing with {key} {kind}")));
+    }
+    match kind {
         "default" => Ok(RopeScaling::None),
         "linear" => Ok(RopeScaling::Linear { factor: number("factor")? }),
         "llama3" => {
@@ -132,7 +197,7 @@ fn read_scaling(config: &Config, section: &Config, theta: f32, rotary: usize) ->
                 factor: number("factor")?,
                 low_frequency_factor: low,
                 high_frequency_factor: high,
-                original_tokens: number("original_max_position_embeddings")?,
+                original_tokens: original_tokens(config, section)? as f32,
             })
         }
         "yarn" => read_yarn(config, section, theta, rotary),
@@ -144,11 +209,22 @@ fn read_scaling(config: &Config, section: &Config, theta: f32, rotary: usize) ->
     }
 }
 
+/// Tokens of the context before it was stretched. Some configurations say so beside the table as well; there it decides.
+fn original_tokens(config: &Config, section: &Config) -> Result<f64, CheckpointError> {
+    const KEY: &str = "original_max_position_embeddings";
+    let said = section.positive(KEY)?;
+    match config.optional_positive(KEY)?.filter(|beside| *beside != said) {
+        None => Ok(said),
+        Some(beside) => Err(section.wrong(KEY, format!("is {said}, but beside the table it is {beside}"))),
+    }
+}
+
 fn read_yarn(config: &Config, section: &Config, theta: f32, rotary: usize) -> Result<RopeScaling, CheckpointError> {
-    let original = section.positive("original_max_position_embeddings")?;
-    let factor = match section.optional_positive("factor")? {
-        Some(factor) => factor,
-        None => config.positive("max_position_embeddings")? / original,
+    let original = original_tokens(config, section)?;
+    // Null: what the context was stretched by. Left out, it is an error to transformers.
+    let factor = match section.has("factor") && section.value("factor").is_none() {
+        true => config.positive("max_position_embeddings")? / original,
+        false => section.positive("factor")?,
     };
     let (mscale, all_dim) = (section.optional_number("mscale")?, section.optional_number("mscale_all_dim")?);
     let said = section.optional_positive("attention_factor")?;
@@ -212,7 +288,8 @@ mod tests {
         let text = r#"{"model_type":"x","rope_theta":50000.0,"rope_scaling":{"type":"yarn","factor":64.0,"beta_fast":32.0,
             "beta_slow":1.0,"mscale":1.0,"mscale_all_dim":1.0,"original_max_position_embeddings":4096}}"#;
         let config = Config::from_json(std::path::Path::new("config.json"), text).unwrap();
-        let rope = RopeSpec::read(&config, 64, RopePairs::Adjacent).unwrap();
+        let head = HeadChannels { count: 64, pairs: RopePairs::Adjacent, part: RotaryPart::Whole };
+        let rope = RopeSpec::read(&config, &head).unwrap();
         let RopeScaling::Yarn { low, high, amplitude, .. } = rope.scaling else { panic!("{rope:?}") };
         assert_eq!((low, high, amplitude), (8.0, 20.0, 1.0));
         let wanted =

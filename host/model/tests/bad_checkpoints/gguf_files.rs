@@ -37,12 +37,12 @@ fn headers_and_metadata() {
         bytes("a file of four bytes", &["GGUF version", "needs 4 bytes"], || b"GGUF".to_vec()),
         bytes("another magic number", &["does not begin with `GGUF`"], || b"GGU".to_vec()),
         changed("version 1", &["version 1", "convert"], |f| f.version = 1),
-        changed("version 4", &["version", "does not exist"], |f| f.version = 4),
+        changed("version 4", &["GGUF version at byte 4: 4 does not exist"], |f| f.version = 4),
         changed("the other byte order", &["big-endian"], |f| f.version = 3 << 24),
-        changed("2^64 pairs", &["count of metadata pairs"], |f| f.pair_count = u64::MAX),
+        changed("2^64 pairs", &["count of metadata pairs at byte 16: "], |f| f.pair_count = u64::MAX),
         changed("more pairs than there are", &["the file is damaged"], |f| f.pair_count = 1 << 16),
-        changed("no tensors", &["count of tensors"], |f| f.tensors.clear()),
-        changed("an alignment of 0", &["general.alignment", "power of two"], |f| _ = f.u32("general.alignment", 0)),
+        changed("no tensors", &["count of tensors at byte 8: "], |f| f.tensors.clear()),
+        changed("an alignment of 0", &["general.alignment: it is no power of two"], |f| _ = f.u32("general.alignment", 0)),
         changed("an alignment of 48", &["general.alignment", "power of two"], |f| _ = f.u32("general.alignment", 48)),
         changed("a key that appears twice", &["`llama.block_count` appears twice"], |f| _ = f.u32("llama.block_count", 1)),
         changed("a type that does not exist", &["13 is no type"], |f| _ = f.raw("x", 13, &[])),
@@ -63,6 +63,36 @@ fn headers_and_metadata() {
             *f = retold(f, |key| key != "tokenizer.ggml.token_type");
             f.integers("tokenizer.ggml.token_type", &[1]);
         }),
+    ]);
+}
+
+/// What JSON cannot hold must not become a default.
+#[test]
+fn numbers_at_the_edges() {
+    let real = |wrong, says, key: &'static str, number: f32| {
+        changed(wrong, says, move |f| {
+            *f = retold(f, |key| !["llama.rope.freq_base", "llama.attention.layer_norm_rms_epsilon"].contains(&key));
+            f.f32(key, number);
+        })
+    };
+    let integer = changed("a base that is an integer", &["rope.freq_base"], |f| {
+        *f = retold(f, |key| key != "llama.rope.freq_base");
+        f.u32("llama.rope.freq_base", 10_000);
+    });
+    let theta: &[&str] = &["`rope_theta (GGUF: rope.freq_base)`", "not a number above 0"];
+    let eps: &[&str] = &["`rms_norm_eps (GGUF: attention.layer_norm_rms_epsilon)`", "not a number above 0"];
+    refuse(vec![
+        real(
+            "a base that is no number",
+            &["rope.freq_base)` is `\"NaN\"`, not a number above 0"],
+            "llama.rope.freq_base",
+            f32::NAN,
+        ),
+        real("an endless base", theta, "llama.rope.freq_base", f32::INFINITY),
+        real("a base of 0", theta, "llama.rope.freq_base", 0.0),
+        real("an epsilon that is no number", eps, "llama.attention.layer_norm_rms_epsilon", f32::NAN),
+        integer,
+        real("a negative epsilon", eps, "llama.attention.layer_norm_rms_epsilon", -1e-5),
     ]);
 }
 
@@ -113,6 +143,22 @@ fn models() {
     refuse(vec![
         changed("a tensor that is missing", &["mlp.down_proj.weight", "incomplete"], |f| f.tensors.truncate(10)),
         changed("a larger vocabulary", &["embed_tokens", "[5, 32]", "[6, 32]"], |f| _ = f.u32("llama.vocab_size", 6)),
+        changed("norms of heads", &["`blk.0.attn_q_norm.weight`", "llama has no such part"], |f| {
+            f.tensor("blk.0.attn_q_norm.weight", (0, 16), gguf::F32, 1f32.to_le_bytes().repeat(16));
+        }),
+        changed("a bias of k alone", &["k_proj.bias`", "by `attention_bias` false"], |f| {
+            f.tensor("blk.0.attn_k.bias", (0, 16), gguf::F32, 1f32.to_le_bytes().repeat(16));
+        }),
+        changed(
+            "more blocks than the file has",
+            &["`num_hidden_layers (GGUF: block_count)` is 2, but the file has 1 layer;"],
+            |f| {
+                let tensors = f.tensors.clone();
+                *f = gguf::small_llama_pairs(|key| key != "llama.block_count");
+                f.u32("llama.block_count", 2);
+                f.tensors = tensors;
+            },
+        ),
         changed("divisors of another rope", &["rope_freqs"], |f| {
             f.tensor("rope_freqs.weight", (0, 8), gguf::F32, vec![0; 32]);
         }),

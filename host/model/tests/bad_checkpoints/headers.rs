@@ -20,53 +20,71 @@ fn header(wrong: &'static str, names: &'static [&'static str], header: &'static 
 #[test]
 fn lengths() {
     refuse(vec![
-        bytes("an empty file", &["model.safetensors", "it is empty"], Vec::new),
-        bytes("a file shorter than the header's length", &["the file has only 4 bytes"], || b"1234".to_vec()),
-        bytes("a header of no bytes", &["safetensors header"], || 0u64.to_le_bytes().to_vec()),
-        bytes("a header longer than memory", &["claims 18446744073709551615 bytes"], || u64::MAX.to_le_bytes().to_vec()),
+        bytes("an empty file", &["model.safetensors: file: it is empty"], Vec::new),
+        bytes(
+            "a file shorter than the header's length",
+            &["safetensors header at byte 0: its length takes 8 bytes, the file holds 4"],
+            || b"1234".to_vec(),
+        ),
+        bytes("a header of no bytes", &["safetensors header at byte 8: EOF while parsing a value;"], || {
+            0u64.to_le_bytes().to_vec()
+        }),
+        bytes("a header longer than memory", &["at byte 0: it claims 18446744073709551615 bytes"], || {
+            u64::MAX.to_le_bytes().to_vec()
+        }),
         bytes("a header longer than the file", &["claims 1048576 bytes, the file has 0 more"], || {
             (1u64 << 20).to_le_bytes().to_vec()
         }),
         bytes("a header longer than is allowed", &["claims 104857600 bytes", "67108864 are allowed"], || {
             (100u64 << 20).to_le_bytes().to_vec()
         }),
-        bytes("a header length that ends within the JSON", &["safetensors header", "EOF"], || {
+        bytes("a header length that ends within the JSON", &["safetensors header at byte 208:", "EOF while"], || {
             let mut bytes = std::fs::read(common::fixture("llama-bf16").join("model.safetensors")).unwrap();
             bytes[..8].copy_from_slice(&200u64.to_le_bytes());
             bytes
         }),
-        bytes("data cut short by a byte", &["tensor `lm_head.weight`", "the file holds 623871"], || {
+        bytes("data cut short by a byte", &["tensor `lm_head.weight` at byte ", "the file holds 623871 bytes of data"], || {
             let mut bytes = std::fs::read(common::fixture("llama-bf16").join("model.safetensors")).unwrap();
             bytes.pop();
             bytes
         }),
-        bytes("a byte behind the data", &["tensor data", "the header describes", "the file holds"], || {
-            let mut bytes = std::fs::read(common::fixture("llama-bf16").join("model.safetensors")).unwrap();
-            bytes.push(0);
-            bytes
-        }),
+        bytes(
+            "a byte behind the data",
+            &["tensor data at byte ", "describes 623872 bytes of data, the file holds 623873"],
+            || {
+                let mut bytes = std::fs::read(common::fixture("llama-bf16").join("model.safetensors")).unwrap();
+                bytes.push(0);
+                bytes
+            },
+        ),
     ]);
 }
 
 #[test]
 fn json() {
     refuse(vec![
-        header("JSON that does not end", &["safetensors header"], "{"),
-        header("JSON that is no object", &["expected an object of tensors"], "[1]"),
-        header("a tensor that is no object", &["tensor `a`: invalid type"], r#"{"a":[]}"#),
-        header("a tensor without its offsets", &["tensor `a`", "data_offsets is missing"], r#"{"a":{"dtype":"U8","shape":[8]}}"#),
-        header("three offsets", &["tensor `a`"], r#"{"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8,8]}}"#),
-        header("a negative size", &["tensor `a`"], r#"{"a":{"dtype":"U8","shape":[-8],"data_offsets":[0,8]}}"#),
+        header("JSON that does not end", &["safetensors header at byte 9: EOF"], "{"),
+        header("JSON that is no object", &["at byte 8: invalid type", "expected an object of tensors;"], "[1]"),
+        header("a word that is no JSON", &["safetensors header at byte 14: tensor `a`: expected ident;"], r#"{"a":no}"#),
+        header("a word on the third line", &["safetensors header at byte 20: tensor `a`: expected ident;"], "{\n\n  \"a\" : no}"),
+        header("a tensor that is no object", &["at byte 13: tensor `a`: invalid type"], r#"{"a":[]}"#),
+        header(
+            "a tensor without its offsets",
+            &["at byte 38: tensor `a`: dtype, shape or data_offsets is missing;"],
+            r#"{"a":{"dtype":"U8","shape":[8]}}"#,
+        ),
+        header("three offsets", &["at byte 59: tensor `a`"], r#"{"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8,8]}}"#),
+        header("a negative size", &["at byte 37: tensor `a`"], r#"{"a":{"dtype":"U8","shape":[-8],"data_offsets":[0,8]}}"#),
         header("a fraction", &["tensor `a`"], r#"{"a":{"dtype":"U8","shape":[8.5],"data_offsets":[0,8]}}"#),
         header("a size beyond 64 bits", &["tensor `a`"], r#"{"a":{"dtype":"U8","shape":[1e30],"data_offsets":[0,8]}}"#),
         header(
             "a type that does not exist",
-            &["tensor `a`", "`Q9` does not exist"],
+            &["tensor `a`: dtype `Q9` does not exist;"],
             r#"{"a":{"dtype":"Q9","shape":[8],"data_offsets":[0,8]}}"#,
         ),
         header(
             "a name that appears twice",
-            &["tensor `a` appears twice"],
+            &["safetensors header at byte 63: tensor `a` appears twice;"],
             r#"{"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]}}"#,
         ),
         header(
@@ -103,15 +121,17 @@ fn offsets() {
     };
     let pair = |wrong, names, a: &'static str, b: &'static str| bytes(wrong, names, move || with_header(&two(a, b), &[0; 12]));
     refuse(vec![
-        pair("tensors that overlap", &["tensor `b`", "begins at byte 2, within `a`, which ends at 4"], "[0,4]", "[2,6]"),
-        pair("tensors at the same place", &["tensor `b`", "within `a`"], "[0,4]", "[0,4]"),
-        pair("a hole between tensors", &["tensor `b`", "begins at byte 5, 4 was expected"], "[0,4]", "[5,9]"),
-        pair("a tensor beyond the end", &["tensor `b`", "claims bytes 10 to 14, the file holds 12"], "[0,4]", "[10,14]"),
-        pair("data behind the last tensor", &["tensor data", "describes 8 bytes, the file holds 12"], "[0,4]", "[4,8]"),
-        pair("data before the first tensor", &["tensor `a`", "begins at byte 1, 0 was expected"], "[1,5]", "[5,9]"),
+        // The data begins at byte 113.
+        pair("tensors that overlap", &["tensor `b` at byte 115", "begin at 2, within `a`, whose end at 4"], "[0,4]", "[2,6]"),
+        pair("tensors at the same place", &["tensor `b` at byte 113", "within `a`"], "[0,4]", "[0,4]"),
+        pair("a hole between tensors", &["tensor `b` at byte 117", "begin at 5, not at 4"], "[0,4]", "[5,9]"),
+        pair("a tensor beyond the end", &["tensor `b` at byte 126", "11 to 15, the file holds 12 bytes"], "[0,4]", "[11,15]"),
+        pair("a tensor far beyond the end", &["tensor `b`: its data_offsets are 90 to 94"], "[0,4]", "[90,94]"),
+        pair("data behind the last tensor", &["tensor data at byte 121", "8 bytes of data, the file holds 12"], "[0,4]", "[4,8]"),
+        pair("data before the first tensor", &["tensor `a` at byte 113", "begin at 1, not at 0"], "[1,5]", "[5,9]"),
         header(
             "an end before its beginning",
-            &["tensor `a`", "offsets are 8 to 0"],
+            &["tensor `a`", "data_offsets are 8 to 0"],
             r#"{"a":{"dtype":"U8","shape":[8],"data_offsets":[8,0]}}"#,
         ),
         header(
@@ -121,7 +141,7 @@ fn offsets() {
         ),
         header(
             "more bytes than the file holds",
-            &["tensor `a`", "claims bytes 0 to 16, the file holds 8"],
+            &["tensor `a`", "0 to 16, the file holds 8 bytes of data"],
             r#"{"a":{"dtype":"BF16","shape":[8],"data_offsets":[0,16]}}"#,
         ),
         header(
@@ -134,7 +154,7 @@ fn offsets() {
             &["tensor `a`", "no whole number of bytes"],
             r#"{"a":{"dtype":"F4","shape":[15],"data_offsets":[0,8]}}"#,
         ),
-        bytes("sizes whose sum overflows", &["tensor `t0`", "the file holds 4"], || {
+        bytes("sizes whose sum overflows", &["tensor `t0`", "the file holds 4 bytes"], || {
             let step = (1u64 << 61) - 1;
             let tensor = |i: u64, bytes: u64| {
                 let (begin, end) = (i * step, i * step + bytes);

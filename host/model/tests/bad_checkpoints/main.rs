@@ -4,12 +4,15 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod configs;
 mod contradictions;
 mod directories;
 mod fp8_tensors;
 mod gguf_files;
 mod headers;
 mod int4_tensors;
+mod leftovers;
+mod numbers;
 
 use std::path::{Path, PathBuf};
 

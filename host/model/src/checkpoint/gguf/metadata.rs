@@ -14,6 +14,8 @@ use crate::CheckpointError;
 
 /// More pairs than any model has; real files hold a few dozen.
 const MAX_PAIRS: usize = 65_536;
+/// Where a file says how many pairs it has.
+const PAIR_COUNT_AT: usize = 16;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum MetaValue {
@@ -46,15 +48,16 @@ pub(super) type Metadata = BTreeMap<String, MetaValue>;
 /// Reads `count` pairs. Lists are checked to lie inside the file and skipped.
 pub(super) fn read_pairs(cursor: &mut Cursor<'_>, count: usize) -> Result<Metadata, CheckpointError> {
     if count > MAX_PAIRS {
-        return Err(cursor.damaged("count of metadata pairs", format!("{count} is more than {MAX_PAIRS}")));
+        return Err(cursor.damaged("count of metadata pairs", PAIR_COUNT_AT, format!("{count} is more than {MAX_PAIRS}")));
     }
     let mut pairs = Metadata::new();
     for _ in 0..count {
+        let at = cursor.at();
         let key = cursor.string("metadata key")?.to_owned();
         let kind = cursor.u32("metadata type")?;
         let value = if kind == code::LIST { MetaValue::List(skip_list(cursor)?) } else { read_value(cursor, kind)? };
         if pairs.contains_key(&key) {
-            return Err(cursor.damaged("metadata key", format!("`{key}` appears twice")));
+            return Err(cursor.damaged("metadata key", at, format!("`{key}` appears twice")));
         }
         pairs.insert(key, value);
     }
@@ -63,6 +66,8 @@ pub(super) fn read_pairs(cursor: &mut Cursor<'_>, count: usize) -> Result<Metada
 
 fn read_value(cursor: &mut Cursor<'_>, kind: u32) -> Result<MetaValue, CheckpointError> {
     let what = "metadata value";
+    // The type is read already.
+    let kind_at = cursor.at().saturating_sub(size_of::<u32>());
     Ok(match kind {
         0 => MetaValue::Unsigned(u64::from(u8::from_le_bytes(cursor.array(what)?))),
         1 => MetaValue::Signed(i64::from(i8::from_le_bytes(cursor.array(what)?))),
@@ -76,12 +81,14 @@ fn read_value(cursor: &mut Cursor<'_>, kind: u32) -> Result<MetaValue, Checkpoin
         10 => MetaValue::Unsigned(cursor.u64(what)?),
         11 => MetaValue::Signed(i64::from_le_bytes(cursor.array(what)?)),
         12 => MetaValue::Real(f64::from_le_bytes(cursor.array(what)?)),
-        other => return Err(cursor.damaged("metadata type", format!("{other} is no type"))),
+        other => return Err(cursor.damaged("metadata type", kind_at, format!("{other} is no type"))),
     })
 }
 
 fn skip_list(cursor: &mut Cursor<'_>) -> Result<List, CheckpointError> {
+    let kind_at = cursor.at();
     let element = cursor.u32("list type")?;
+    let count_at = cursor.at();
     let count = cursor.size("list length")?;
     let start = cursor.at();
     let width = match element {
@@ -96,10 +103,11 @@ fn skip_list(cursor: &mut Cursor<'_>) -> Result<List, CheckpointError> {
             }
             return Ok(List { element, count, start });
         }
-        code::LIST => return Err(cursor.damaged("list type", "lists of lists are not part of any model's metadata")),
-        other => return Err(cursor.damaged("list type", format!("{other} is no type"))),
+        code::LIST => return Err(cursor.damaged("list type", kind_at, "lists of lists are not part of any model's metadata")),
+        other => return Err(cursor.damaged("list type", kind_at, format!("{other} is no type"))),
     };
-    let bytes = count.checked_mul(width).ok_or_else(|| cursor.damaged("list length", format!("{count} is too large")))?;
+    let too_large = || cursor.damaged("list length", count_at, format!("{count} is too large"));
+    let bytes = count.checked_mul(width).ok_or_else(too_large)?;
     cursor.take(bytes, "list")?;
     Ok(List { element, count, start })
 }
@@ -111,6 +119,10 @@ impl MetaValue {
             Self::Signed(n) => u64::try_from(*n).ok(),
             _ => None,
         }
+    }
+
+    pub(super) fn real(&self) -> Option<f64> {
+        if let Self::Real(number) = self { Some(*number) } else { None }
     }
 
     pub(super) fn text(&self) -> Option<&str> {

@@ -32,7 +32,7 @@ impl<'a> Cursor<'a> {
         let end = self.at.checked_add(length).filter(|&end| end <= self.bytes.len());
         let Some(bytes) = end.and_then(|end| self.bytes.get(self.at..end)) else {
             let left = self.bytes.len().saturating_sub(self.at);
-            return Err(self.damaged(what, format!("needs {length} bytes, the file has {left} left")));
+            return Err(self.damaged(what, self.at, format!("needs {length} bytes, the file has {left} left")));
         };
         self.at = self.at.saturating_add(length);
         Ok(bytes)
@@ -56,7 +56,7 @@ impl<'a> Cursor<'a> {
     pub(super) fn size(&mut self, what: &str) -> Result<usize, CheckpointError> {
         let at = self.at;
         let value = self.u64(what)?;
-        usize::try_from(value).map_err(|_| CheckpointError::damaged(self.path, what, at, format!("{value} is too large")))
+        usize::try_from(value).map_err(|_| self.damaged(what, at, format!("{value} is too large")))
     }
 
     /// A length-prefixed string's bytes.
@@ -67,13 +67,13 @@ impl<'a> Cursor<'a> {
 
     /// A length-prefixed UTF-8 string.
     pub(super) fn string(&mut self, what: &str) -> Result<&'a str, CheckpointError> {
-        let at = self.at;
         let bytes = self.string_bytes(what)?;
-        std::str::from_utf8(bytes).map_err(|_| CheckpointError::damaged(self.path, what, at, "it is no UTF-8"))
+        let start = self.at.saturating_sub(bytes.len());
+        std::str::from_utf8(bytes).map_err(|e| self.damaged(what, start.saturating_add(e.valid_up_to()), "it is no UTF-8"))
     }
 
-    /// Damage at the current position.
-    pub(super) fn damaged(&self, what: &str, why: impl Into<String>) -> CheckpointError {
-        CheckpointError::damaged(self.path, what, self.at, why)
+    /// Damage of what begins at byte `at`.
+    pub(super) fn damaged(&self, what: &str, at: usize, why: impl Into<String>) -> CheckpointError {
+        CheckpointError::damaged_at(self.path, what, at, why)
     }
 }

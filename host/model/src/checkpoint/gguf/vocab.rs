@@ -52,14 +52,14 @@ fn list(cursor: &Cursor<'_>, metadata: &Metadata, key: &str) -> Result<Option<Li
     match metadata.get(key) {
         None => Ok(None),
         Some(MetaValue::List(list)) => Ok(Some(*list)),
-        Some(_) => Err(cursor.damaged(key, "it is no list")),
+        Some(_) => Err(CheckpointError::damaged(cursor.path(), key, "it is no list")),
     }
 }
 
 fn strings(cursor: &mut Cursor<'_>, metadata: &Metadata, key: &str) -> Result<Option<Vec<String>>, CheckpointError> {
     let Some(list) = list(cursor, metadata, key)? else { return Ok(None) };
     if list.element != code::TEXT {
-        return Err(cursor.damaged(key, "it is no list of strings"));
+        return Err(cursor.damaged(key, list.start, "it is no list of strings"));
     }
     cursor.seek(list.start);
     // `count` was walked when the header was read, so it is no more than the file can hold.
@@ -70,7 +70,7 @@ fn token_types(cursor: &mut Cursor<'_>, metadata: &Metadata) -> Result<Option<Ve
     let key = "tokenizer.ggml.token_type";
     let Some(list) = list(cursor, metadata, key)? else { return Ok(None) };
     if list.element != code::I32 && list.element != code::U32 {
-        return Err(cursor.damaged(key, "it is no list of 32-bit integers"));
+        return Err(cursor.damaged(key, list.start, "it is no list of 32-bit integers"));
     }
     cursor.seek(list.start);
     (0..list.count).map(|_| cursor.array(key).map(i32::from_le_bytes)).collect::<Result<Vec<_>, _>>().map(Some)

@@ -17,7 +17,7 @@ use crate::checkpoint::quantization::{Scheme, spoken};
 use crate::checkpoint::stored::{StoredTensor, StoredType};
 
 /// Elements of a word.
-const PER_WORD: usize = 8;
+pub(in crate::checkpoint) const PER_WORD: usize = 8;
 
 impl<'a> Views<'a> {
     pub(super) fn packed(self, key: &'a str, tensor: &'a StoredTensor) -> Result<TensorView<'a>, CheckpointError> {
@@ -98,7 +98,7 @@ impl<'a> Views<'a> {
     }
 
     /// `X_shape`: two integers, 64 or 32 bit.
-    fn logical_shape(self, name: &str) -> Result<[usize; 2], CheckpointError> {
+    pub(in crate::checkpoint) fn logical_shape(self, name: &str) -> Result<[usize; 2], CheckpointError> {
         let (key, tensor) = self.companion(&format!("{name}_shape"))?;
         let bytes = self.table.bytes(key, tensor)?;
         let read = |at: usize| match tensor.kind {
