@@ -112,7 +112,7 @@ pub unsafe fn quantize(task: &LinearTask<'_>, rows: Range<usize>, to: &Quantized
 /// Computes all rows of the output columns `16 * panels.start .. 16 * panels.end`.
 ///
 /// # Safety
-/// `task`'s pointers are valid for what they are said to hold; `scratch` holds all rows as [`quantize`] leaves them, where the
+/// `task`'s pointers are valid for what they are said to hold; `scratch` holds all rows as [`quantize()`] leaves them, where the
 /// weight wants it;
 /// nobody writes either meanwhile, nor accesses those columns of `out`.
 pub unsafe fn multiply(task: &LinearTask<'_>, panels: Range<usize>, scratch: &QuantizedRows) {

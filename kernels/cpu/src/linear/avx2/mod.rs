@@ -51,13 +51,19 @@ pub(super) unsafe fn quantize(source: &Source, rows: Range<usize>, to: &Quantize
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn quantize_block(x: *const f32) -> ActivationBlock {
-    // SAFETY: the caller's condition.
-    let x: [__m256; 4] = unsafe { std::array::from_fn(|i| _mm256_loadu_ps(x.add(i * 8))) };
-    let magnitudes = x.map(|v| _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0x7fff_ffff)));
-    let [a, b, c, d] = magnitudes;
-    let largest = _mm256_max_epu32(_mm256_max_epu32(a, b), _mm256_max_epu32(c, d));
+    let sign = _mm256_set1_epi32(i32::MIN);
+    let (mut values, mut largest) = ([_mm256_setzero_ps(); 4], _mm256_setzero_si256());
+    for (i, value) in values.iter_mut().enumerate() {
+        // SAFETY: the caller's condition.
+        *value = unsafe { _mm256_loadu_ps(x.add(i * 8)) };
+        largest = _mm256_max_epu32(largest, _mm256_andnot_si256(sign, _mm256_castps_si256(*value)));
+    }
     let (scale, inverse) = scale_of(f32::from_bits(largest_lane(largest)));
-    let [a, b, c, d] = x.map(|v| _mm256_cvtps_epi32(_mm256_mul_ps(v, _mm256_set1_ps(inverse))));
+    let mut codes = [_mm256_setzero_si256(); 4];
+    for i in 0..4 {
+        codes[i] = _mm256_cvtps_epi32(_mm256_mul_ps(values[i], _mm256_set1_ps(inverse)));
+    }
+    let [a, b, c, d] = codes;
     let sum = lane_sum(_mm256_add_epi32(_mm256_add_epi32(a, b), _mm256_add_epi32(c, d)));
     // Packing works within 128-bit halves; the permutation puts the groups of four back in order.
     let packed = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));

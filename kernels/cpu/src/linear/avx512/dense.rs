@@ -167,10 +167,10 @@ unsafe fn tile<const ELEMENT: u8, const P: usize, const T: usize>(
                 col += 2;
             }
             if end % 2 == 1 {
-                for p in 0..P {
+                for (p, partial) in partial.iter_mut().enumerate() {
                     let weights = last::<ELEMENT>(w.add(p * panel_bytes), end - 1);
                     for t in 0..T {
-                        partial[p][t] = _mm512_fmadd_ps(weights, _mm512_set1_ps(x[t].add(end - 1).read()), partial[p][t]);
+                        partial[t] = _mm512_fmadd_ps(weights, _mm512_set1_ps(x[t].add(end - 1).read()), partial[t]);
                     }
                 }
             }

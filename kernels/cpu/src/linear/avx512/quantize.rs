@@ -40,8 +40,8 @@ unsafe fn quantize_four(x: *const f32, to: *mut ActivationBlock) {
     // SAFETY: the caller's condition. A block is 32 bytes of codes and 16 bytes of fields, aligned to 16.
     unsafe {
         let mut values = [[_mm512_setzero_ps(); 2]; 4];
-        for i in 0..4 {
-            values[i] = [_mm512_loadu_ps(x.add(i * 32)), _mm512_loadu_ps(x.add(i * 32 + 16))];
+        for (i, values) in values.iter_mut().enumerate() {
+            *values = [_mm512_loadu_ps(x.add(i * 32)), _mm512_loadu_ps(x.add(i * 32 + 16))];
         }
         let largest = largest_of_four(values);
         let normal = _mm_cmp_ps_mask::<_CMP_NLT_UQ>(largest, _mm_set1_ps(SMALLEST));
