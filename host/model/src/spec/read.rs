@@ -17,7 +17,7 @@ const MAX_HEADS: usize = 4096;
 const MAX_HEAD_DIM: usize = 4096;
 const MAX_EXPERTS: usize = 4096;
 /// What `layer_types` calls layers that attend to all tokens, or to those that an indexer chooses.
-const FULL_ATTENTION: [&str; 3] = ["full_attention", "attention", "indexed_attention"];
+const FULL_ATTENTION: [&str; 4] = ["full_attention", "attention", "indexed_attention", "deepseek_sparse_attention"];
 /// First layer with a window in a Qwen configuration that does not say.
 const DEFAULT_WINDOWS_FROM: usize = 28;
 /// Products of two widths stay far from overflow.
@@ -64,6 +64,10 @@ fn refuse_windows(config: &Config, layers: usize) -> Result<(), CheckpointError>
     let first = config.count_or("max_window_layers", DEFAULT_WINDOWS_FROM)?;
     let has_windows = has_window(config)?;
     if let Some(types) = config.texts("layer_types")? {
+        if types.len() != layers {
+            let why = format!("is a list of {}, but `num_hidden_layers` is {layers}", types.len());
+            return Err(config.wrong("layer_types", why));
+        }
         return match types.iter().find(|kind| !FULL_ATTENTION.contains(kind)) {
             None => Ok(()),
             Some(other) => {

@@ -127,6 +127,13 @@ fn numbers_that_do_not_go_together() {
             hub.config["max_window_layers"] = json!(1);
         }),
         set(
+            "types of fewer layers",
+            &["`layer_types` is a list of 1, but `num_hidden_layers` is 2"],
+            "odd-qwen2",
+            "layer_types",
+            json!(["full_attention"]),
+        ),
+        set(
             "layers that attend to chunks",
             &["attention of the type chunked_attention"],
             "odd-qwen2",
