@@ -1,9 +1,10 @@
 //! What stands between a socket and the HTTP parser: it lets whole, sound heads through, one at a time, and puts a head of its own in
 //! place of one that cannot be taken (see [`Refusal`]). The parser would answer those without an envelope or not at all.
 //!
-//! It follows where each request ends, so it knows no more of HTTP than heads and the length of bodies. Behind a chunked body it looks
-//! at nothing: such a request is the last of its connection.
+//! It follows where each request ends, so it knows no more of HTTP than heads and the length of bodies, which it tells whoever reads
+//! them. A request with a chunked body is the last of its connection: two servers might not agree on where it ends.
 
+mod announced;
 mod head;
 mod refusal;
 mod turn;
@@ -17,6 +18,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
+pub(crate) use announced::Announced;
+use announced::Chunks;
 pub(crate) use head::MAX_HEADERS;
 use head::{Framing, has_end, judge};
 pub(crate) use refusal::{Bounds, REFUSE, Refusal};
@@ -25,15 +28,17 @@ pub(crate) use turn::{Turn, until_answered};
 /// Read at a time while a head is incomplete.
 const READ_BYTES: usize = 4096;
 /// A client that is still sending when its connection closes sees a reset instead of the answer. So after the last byte, reading goes
-/// on for so long and so much.
-const LINGER: Duration = Duration::from_millis(500);
-const LINGER_BYTES: usize = 4 << 20;
+/// on for so long and so much: behind a head that was refused, and behind a body of which the rest was not wanted.
+const LINGER_HEAD: (Duration, usize) = (Duration::from_millis(500), 4 << 20);
+const LINGER_BODY: (Duration, usize) = (Duration::from_secs(5), 256 << 20);
 
 /// The reading side of one connection.
 pub(crate) struct Gate<S> {
     inner: S,
     bounds: Bounds,
     turn: Arc<Turn>,
+    announced: Arc<Announced>,
+    chunks: Chunks,
     phase: Phase,
     /// Read from the socket and not yet passed on.
     held: Vec<u8>,
@@ -66,10 +71,11 @@ enum Linger {
 }
 
 impl<S: AsyncRead + Unpin> Gate<S> {
-    pub(crate) fn new(inner: S, bounds: Bounds, turn: Arc<Turn>) -> Self {
+    pub(crate) fn new(inner: S, bounds: Bounds, turn: Arc<Turn>, announced: Arc<Announced>) -> Self {
         let deadline = Box::pin(sleep(bounds.timeout));
         let (held, phase, linger) = (Vec::new(), Phase::Head, Linger::No);
-        Self { inner, bounds, turn, phase, held, open: 0, seen: 0, deadline, waiting: false, linger }
+        let chunks = Chunks::new(announced.clone());
+        Self { inner, bounds, turn, announced, chunks, phase, held, open: 0, seen: 0, deadline, waiting: false, linger }
     }
 
     /// Passes on what may be.
@@ -127,6 +133,7 @@ impl<S: AsyncRead + Unpin> Gate<S> {
                     Framing::Length(bytes) => Phase::Body(bytes),
                     Framing::Chunked => Phase::Last,
                 };
+                self.announced.tell(if let Phase::Body(bytes) = self.phase { bytes } else { 0 });
             }
             Err(refusal) => self.refuse(refusal),
         }
@@ -163,6 +170,9 @@ impl<S: AsyncRead + Unpin> Gate<S> {
         let mut read = ReadBuf::new(out.initialize_unfilled_to(room));
         ready!(Pin::new(&mut self.inner).poll_read(cx, &mut read))?;
         let count = read.filled().len();
+        if self.phase == Phase::Last {
+            self.chunks.follow(read.filled());
+        }
         out.advance(count);
         Poll::Ready(Ok(count as u64))
     }
@@ -184,7 +194,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Gate<S> {
                     ready!(gate.poll_through(cx, out, u64::MAX))?;
                     return Poll::Ready(Ok(()));
                 }
-                Phase::Last => gate.open_held(u64::MAX),
+                Phase::Last => {
+                    gate.open_held(u64::MAX);
+                    gate.chunks.follow(&gate.held);
+                }
                 Phase::Body(left) if gate.held.is_empty() => {
                     let count = ready!(gate.poll_through(cx, out, left))?;
                     gate.phase = if count == left { Phase::Head } else { Phase::Body(left - count) };
@@ -241,11 +254,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Gate<S> {
         let gate = &mut *self;
         if gate.linger == Linger::No {
             ready!(Pin::new(&mut gate.inner).poll_shutdown(cx))?;
-            if gate.phase == Phase::Head {
-                return Poll::Ready(Ok(()));
-            }
-            gate.linger = Linger::Bytes(LINGER_BYTES);
-            gate.deadline.as_mut().reset(Instant::now() + LINGER);
+            let (time, bytes) = match gate.phase {
+                Phase::Head => return Poll::Ready(Ok(())),
+                Phase::Refused => LINGER_HEAD,
+                Phase::Body(_) | Phase::Last => LINGER_BODY,
+            };
+            gate.linger = Linger::Bytes(bytes);
+            gate.deadline.as_mut().reset(Instant::now() + time);
         }
         gate.poll_linger(cx).map(Ok)
     }
