@@ -11,6 +11,7 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 
 use crate::error::ApiError;
 use crate::gate::Announced;
+use crate::media_type::{Charset, charset, is_json};
 use crate::state::ApiOptions;
 
 /// A JSON body, said to be one. A browser sends other types, or none, for a page of any site without asking; for JSON's it asks first.
@@ -18,21 +19,26 @@ use crate::state::ApiOptions;
 /// # Errors
 /// 400, 408, 413 or 415.
 pub(crate) async fn read_json(options: &ApiOptions, request: Request) -> Result<String, ApiError> {
-    if !is_json(request.headers()) {
-        return Err(ApiError::media_type(
-            "The body must be JSON: send `Content-Type: application/json` (with curl: -H 'Content-Type: application/json').",
-        ));
-    }
+    check_type(request.headers())?;
     let bytes = read_bytes(request, options.max_body_bytes, options.body_timeout).await?;
     // `Bytes` that nobody else holds give their memory away without a copy.
     String::from_utf8(bytes.into()).map_err(|_| ApiError::bad_request("The request body is not UTF-8."))
 }
 
-fn is_json(headers: &HeaderMap) -> bool {
+fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
     let mut kinds = headers.get_all(CONTENT_TYPE).iter();
-    let (Some(kind), None) = (kinds.next(), kinds.next()) else { return false };
-    let essence = kind.to_str().ok().and_then(|kind| kind.split(';').next()).map(str::trim);
-    essence.is_some_and(|e| e.eq_ignore_ascii_case("application/json") || e.to_ascii_lowercase().ends_with("+json"))
+    let kind = if let (Some(kind), None) = (kinds.next(), kinds.next()) { kind.to_str().ok() } else { None };
+    let Some(kind) = kind.filter(|kind| is_json(kind)) else {
+        return Err(ApiError::media_type(
+            "The body must be JSON: send `Content-Type: application/json` (with curl: -H 'Content-Type: application/json').",
+        ));
+    };
+    match charset(kind) {
+        Charset::Unsaid | Charset::Utf8 => Ok(()),
+        Charset::Other => Err(ApiError::media_type(
+            "The body must be UTF-8, but its Content-Type names another charset: leave `charset` out, or send `charset=utf-8`.",
+        )),
+    }
 }
 
 /// A body of at most `limit` bytes. One that says it is longer is refused before its bytes come; the connection closes then, and

@@ -20,6 +20,7 @@ mod faults;
 mod gate;
 mod guard;
 mod json;
+mod media_type;
 mod openai;
 mod routes;
 mod script;

@@ -17,13 +17,17 @@ async fn statuses_and_envelopes() {
     let ok = json!({"prompt": "a", "max_tokens": 1}).to_string();
     let with = async |headers: &[(&str, &str)], body: &[u8]| post(rig.public, COMPLETIONS, headers, body).await;
     assert_eq!(with(&[], ok.as_bytes()).await.status, 200);
-    assert_eq!(with(&[("content-type", "application/json; charset=utf-8")], ok.as_bytes()).await.status, 200);
+    for kind in ["application/json; charset=utf-8", "application/json;charset=\"UTF-8\"", "application/json; version=1"] {
+        assert_eq!(with(&[("content-type", kind)], ok.as_bytes()).await.status, 200, "{kind}");
+    }
     assert_eq!(with(&[("content-encoding", "identity")], ok.as_bytes()).await.status, 200);
     for (headers, body, status) in [
         (&[][..], &b""[..], 400),
         (&[], b"\xff", 400),
         (&[], b"{\"model\":\"\\ud800\",\"prompt\":\"a\"}", 400),
         (&[("content-type", "text/plain")], ok.as_bytes(), 415),
+        (&[("content-type", "application/json; charset=latin1")], ok.as_bytes(), 415),
+        (&[("content-type", "application/json; charset=utf-8; charset=utf-16")], ok.as_bytes(), 415),
         (&[("content-encoding", "gzip")], ok.as_bytes(), 415),
         (&[], &[b' '; 5000], 413),
         (&[], b"{\"model\":\"gpt-4\",\"prompt\":\"a\"}", 404),
