@@ -176,7 +176,7 @@ fn errors_name_the_file_and_say_what_to_do() {
         (1, [&perplexity[..], &["--text", model]].concat(), &[model]),
         (1, [&perplexity[..], &["--text", utf8(text.path())]].concat(), &[utf8(text.path()), "not UTF-8"]),
         (1, [&perplexity[..], &["--text", ids]].concat(), &["UTF-8"]),
-        (1, [&perplexity[..], &["--ids", ids, "--prefill-kv", "fp8", "--decode-kv", "bf16"]].concat(), &["keeps or narrows"]),
+        (2, [&perplexity[..], &["--ids", ids, "--prefill-kv", "fp8", "--decode-kv", "bf16"]].concat(), &["keeps or narrows"]),
         (1, [&perplexity[..], &["--ids", ids, "--decode-model", other]].concat(), &[model, other, "not the same model"]),
         (1, [&compare[..], &["--ids", ids, "--b-decode-model", other]].concat(), &[model, other, "not the same model"]),
     ];
