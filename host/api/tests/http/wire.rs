@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use millrace_engine::Hold;
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -181,6 +182,7 @@ async fn a_client_that_leaves_is_noticed_behind_what_it_sent_ahead() {
     let rig = Rig::start("").await;
     let body = json!({"prompt": "once", "temperature": 0, "max_tokens": 480, "ignore_eos": true}).to_string();
     let long = completion(&format!("Content-Length: {}\r\n", body.len()), &body);
+    rig.decode(Hold::Held);
     let mut stream = TcpStream::connect(rig.public).await.unwrap();
     stream.write_all(format!("{long}GET /live HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).await.unwrap();
     rig.runs().await;
