@@ -1,6 +1,7 @@
 //! From the command line to lanes that can be run: devices, checkpoints and models, each loaded once, and the windows that the
 //! text is cut into. Knows no statistics.
 
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -142,11 +143,14 @@ impl LoadedLane {
     }
 }
 
+/// Weights by where their checkpoint is: digests look at a part of the bytes, and what is compared may differ elsewhere.
+type Weights = BTreeMap<PathBuf, WeightCache>;
+
 /// Loads lanes; whatever two of them share is loaded once.
 pub(super) struct Loader {
     threads: usize,
     checkpoints: Vec<(PathBuf, Arc<Checkpoint>)>,
-    devices: Vec<(CpuCompute, Arc<CpuBackend>, WeightCache)>,
+    devices: Vec<(CpuCompute, Arc<CpuBackend>, Weights)>,
 }
 
 impl Loader {
@@ -195,8 +199,9 @@ impl Loader {
         let (decode_path, decode_precision) = wish.decode;
         check_formats(prefill_precision.kv, decode_precision.kv)?;
         let checkpoints = [self.open(prefill_path)?, self.open(decode_path)?];
-        let (backend, cache) = self.device(wish.compute)?;
+        let (backend, weights) = self.device(wish.compute)?;
         let mut load = |checkpoint: &Checkpoint, precision: StagePrecision| {
+            let cache = weights.entry(checkpoint.path().to_owned()).or_default();
             millrace_model::load(checkpoint, backend.as_ref(), precision.recipe, cache)
                 .with_context(|| format!("{}: weights {}", checkpoint.path().display(), precision.recipe))
         };
@@ -211,13 +216,13 @@ impl Loader {
         })
     }
 
-    fn device(&mut self, compute: CpuCompute) -> Result<(Arc<CpuBackend>, &mut WeightCache)> {
+    fn device(&mut self, compute: CpuCompute) -> Result<(Arc<CpuBackend>, &mut Weights)> {
         if !self.devices.iter().any(|(known, ..)| *known == compute) {
             let backend = CpuBackend::new(CpuOptions { threads: self.threads, compute, isa: None })?;
-            self.devices.push((compute, Arc::new(backend), WeightCache::default()));
+            self.devices.push((compute, Arc::new(backend), Weights::new()));
         }
         match self.devices.iter_mut().find(|(known, ..)| *known == compute) {
-            Some((_, backend, cache)) => Ok((backend.clone(), cache)),
+            Some((_, backend, weights)) => Ok((backend.clone(), weights)),
             None => bail!("no device computes so"),
         }
     }
