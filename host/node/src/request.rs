@@ -176,7 +176,10 @@ pub enum GenerateError {
         "A KV-cache page of this request was found in other hands while in use. The request was stopped before a token of it was published."
     )]
     PageMismatch,
-    #[error("The model's output for this request was not finite.")]
+    #[error(
+        "The model's output for this request was not finite, so it was stopped. Sent again, it would most likely end the same way; \
+         the operator of this server can tell from its log whether the model's weights are at fault."
+    )]
     NotFinite,
     #[error("The request waited for its first step until its time was up.")]
     QueueTimeout,
