@@ -25,6 +25,7 @@ mod openai;
 mod routes;
 mod script;
 mod server;
+mod socket;
 mod sse;
 mod stall;
 mod state;

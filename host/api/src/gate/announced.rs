@@ -86,6 +86,10 @@ impl Chunks {
         self.announced.tell(self.before.saturating_add(self.size));
     }
 
+    pub(super) fn ended(&self) -> bool {
+        self.at == At::End
+    }
+
     fn behind(&mut self, byte: u8) -> At {
         match (self.at, byte) {
             (At::Size, b'\r') | (At::SizeLine, b'\r') => At::SizeLf,

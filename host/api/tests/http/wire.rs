@@ -11,20 +11,20 @@ use tokio::net::TcpStream;
 use crate::support::{CHAT, COMPLETIONS, PATIENCE, Rig, get, parse_answers, send};
 
 /// A request for one token, complete.
-fn completion(lines: &str, body: &str) -> String {
+pub(crate) fn completion(lines: &str, body: &str) -> String {
     format!("POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{lines}\r\n{body}")
 }
 
 const BODY: &str = r#"{"prompt":"a","max_tokens":1}"#;
 
 /// Everything that the server sends until it closes.
-async fn all(stream: &mut TcpStream) -> Vec<u8> {
+pub(crate) async fn all(stream: &mut TcpStream) -> Vec<u8> {
     let mut received = Vec::new();
     tokio::time::timeout(PATIENCE, stream.read_to_end(&mut received)).await.expect("an end in time").unwrap();
     received
 }
 
-fn statuses(received: &[u8]) -> Vec<u16> {
+pub(crate) fn statuses(received: &[u8]) -> Vec<u16> {
     parse_answers(received).iter().map(|answer| answer.status).collect()
 }
 
