@@ -94,12 +94,12 @@ class Answer:
 class Server:
     """One running `millrace serve`."""
 
-    def __init__(self, directory, binary="millrace", extra="", server="", pages=512, max_waiting=64, files=None):
+    def __init__(self, directory, binary="millrace", extra="", server="", pools=None, pages=512, max_waiting=64, files=None):
         self.port, self.admin_port = free_port(), free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.admin = f"http://127.0.0.1:{self.admin_port}"
         text = f'[server]\nlisten = "127.0.0.1:{self.port}"\nadmin_listen = "127.0.0.1:{self.admin_port}"\n{server}\n'
-        text += POOLS.format(model=MODEL, pages=pages, max_waiting=max_waiting) + extra
+        text += (pools or POOLS.format(model=MODEL, pages=pages, max_waiting=max_waiting)) + extra
         self.config = directory / f"deploy-{self.port}.toml"
         self.config.write_text(text)
         self.log_path = directory / f"server-{self.port}.log"

@@ -63,7 +63,7 @@ def test_eval_says_once_why_a_file_cannot_be_had(tmp_path):
     assert nowhere.stderr.count("No such file") == 1 and "--out" in nowhere.stderr
     assert "hub directory" not in nowhere.stderr, "found out before the model is loaded"
     inline = logits("[1, 2, 3]", tmp_path / "out.safetensors")
-    assert inline.returncode == 1 and "--ids takes the name of a file" in inline.stderr
+    assert inline.returncode == 2 and "--ids takes the name of a file" in inline.stderr
     assert "--ids <FILE>" in millrace("eval", "logits", "--help").stdout
 
 

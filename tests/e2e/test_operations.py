@@ -133,6 +133,24 @@ def test_a_policy_that_traps_never_stops_serving(start):
     assert server.metric("millrace_policy_faults_total", kind="schedule", fault="trap") > 0
 
 
+def test_a_policy_that_keeps_failing_is_rolled_back_and_the_log_says_so(start):
+    server = start(extra="[policy.schedule]\nbreaker_backoff_ms = 1\n")
+    assert swap(server, "schedule", "trap-schedule.wasm").status == 200
+    assert slot(server, "schedule")["generation"] == 2
+
+    def is_rolled_back():
+        assert server.complete("The quick brown fox", max_tokens=8).status == 200
+        return slot(server, "schedule")["origin"] == "built-in"
+
+    server.wait_for(is_rolled_back, patience_s=60)
+    assert slot(server, "schedule")["rollbacks"] == 1
+    lines = [line for line in server.log().splitlines() if "rolled back" in line]
+    assert len(lines) == 1, server.log()
+    for part in ("WARN", "millrace::audit", "kind=schedule", "from_generation=2", 'from_origin="uploaded"', "to_generation=3",
+                 'to_origin="built-in"', "reason=", "trap"):
+        assert part in lines[0], (part, lines[0])
+
+
 def test_a_component_that_is_none_is_refused_with_a_reason(server):
     for data in (b"", b"not wasm", b"\0asm\x01\0\0\0"):
         answer = swap(server, "schedule", data)

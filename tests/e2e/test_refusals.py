@@ -2,6 +2,7 @@
 
 import json
 import socket
+import time
 
 import pytest
 
@@ -41,6 +42,8 @@ CHAT = {"model": "smollm2-135m", "messages": [{"role": "user", "content": "hi"}]
         ({"messages": []}, "messages"),
         ({"messages": "hi"}, "messages"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]}, "messages"),
+        ({"messages": [{"role": "user"}]}, "messages"),
+        ({"messages": [{"role": "assistant", "content": None}, {"role": "user", "content": "hi"}]}, "messages"),
         ({"logprobs": True}, "logprobs"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
@@ -69,6 +72,9 @@ def test_other_statuses(server):
     check(server.get("/v1/chat/completions"), 405)
     check(server.post("/v1/chat/completions", CHAT, {"Content-Type": "text/plain"}), 415)
     check(server.post("/v1/chat/completions", CHAT, {"Content-Type": "application/x-www-form-urlencoded"}), 415)
+    check(server.post("/v1/chat/completions", CHAT, {"Content-Type": "application/json; charset=latin1"}), 415)
+    utf8 = {"Content-Type": 'application/json; charset="UTF-8"'}
+    assert server.post("/v1/chat/completions", CHAT | {"max_tokens": 1}, utf8).status == 200
     check(server.post("/v1/chat/completions", CHAT, {"Origin": "https://evil.example"}), 403)
     check(server.post("/v1/chat/completions", CHAT, {"Content-Encoding": "gzip"}), 415)
     check(server.post("/v1/chat/completions", b'{"a":"' + b"x" * (64 << 20) + b'"}'), 413)
@@ -78,6 +84,41 @@ def test_the_context_is_a_bound_that_clients_can_read(server):
     answer = server.complete("word " * 9000)
     check(answer, 400, code="context_length_exceeded")
     assert "maximum context length is 8192 tokens" in answer.json["error"]["message"]
+    prompt = server.chat("hi", max_tokens=1).json["usage"]["prompt_tokens"]
+    for name in ("max_tokens", "max_completion_tokens"):
+        answer = server.chat("hi", **{name: 8192})
+        check(answer, 400, code="context_length_exceeded")
+        told = f"you requested {prompt + 8192} tokens ({prompt} in the messages, 8192 in the completion)"
+        assert told in answer.json["error"]["message"]
+
+
+def exchange(server, request, half_close=False):
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall(request)
+        if half_close:
+            connection.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: connection.recv(4096), b""))
+
+
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
+@pytest.mark.parametrize(
+    "rest", [b"Content-Length: 99999999999\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n"]
+)
+def test_a_body_that_says_it_is_too_large_is_refused_at_once(server, rest):
+    began = time.monotonic()
+    answer = exchange(server, HEAD + rest)
+    assert answer.startswith(b"HTTP/1.1 413 ") and b"connection: close" in answer and b'"code":"request_too_large"' in answer
+    assert time.monotonic() - began < 4
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_only_ends_its_sending_has_its_answer(server, stream):
+    body = json.dumps(CHAT | {"max_tokens": 64, "stream": stream, "temperature": 0}).encode()
+    answer = exchange(server, HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body, half_close=True)
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert (b"data: [DONE]" if stream else b'"finish_reason"') in answer
 
 
 def test_null_means_absent_and_unknown_fields_are_ignored(server):

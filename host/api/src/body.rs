@@ -1,82 +1,70 @@
 //! Request bodies within bounds of size and time, as text or bytes. Knows no fields.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
+use axum::body::Bytes;
 use axum::extract::Request;
 use axum::http::HeaderMap;
-use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
+use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 
 use crate::error::ApiError;
+use crate::gate::Announced;
+use crate::media_type::{Charset, charset, is_json};
 use crate::state::ApiOptions;
-
-/// What is read of a body that is refused for its size.
-const DISCARD_BYTES: usize = 256 << 20;
-const DISCARD_TIME: Duration = Duration::from_secs(5);
 
 /// A JSON body, said to be one. A browser sends other types, or none, for a page of any site without asking; for JSON's it asks first.
 ///
 /// # Errors
 /// 400, 408, 413 or 415.
 pub(crate) async fn read_json(options: &ApiOptions, request: Request) -> Result<String, ApiError> {
-    if !is_json(request.headers()) {
-        return Err(ApiError::media_type(
-            "The body must be JSON: send `Content-Type: application/json` (with curl: -H 'Content-Type: application/json').",
-        ));
-    }
+    check_type(request.headers())?;
     let bytes = read_bytes(request, options.max_body_bytes, options.body_timeout).await?;
     // `Bytes` that nobody else holds give their memory away without a copy.
     String::from_utf8(bytes.into()).map_err(|_| ApiError::bad_request("The request body is not UTF-8."))
 }
 
-fn is_json(headers: &HeaderMap) -> bool {
+fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
     let mut kinds = headers.get_all(CONTENT_TYPE).iter();
-    let (Some(kind), None) = (kinds.next(), kinds.next()) else { return false };
-    let essence = kind.to_str().ok().and_then(|kind| kind.split(';').next()).map(str::trim);
-    essence.is_some_and(|e| e.eq_ignore_ascii_case("application/json") || e.to_ascii_lowercase().ends_with("+json"))
+    let kind = if let (Some(kind), None) = (kinds.next(), kinds.next()) { kind.to_str().ok() } else { None };
+    let Some(kind) = kind.filter(|kind| is_json(kind)) else {
+        return Err(ApiError::media_type(
+            "The body must be JSON: send `Content-Type: application/json` (with curl: -H 'Content-Type: application/json').",
+        ));
+    };
+    match charset(kind) {
+        Charset::Unsaid | Charset::Utf8 => Ok(()),
+        Charset::Other => Err(ApiError::media_type(
+            "The body must be UTF-8, but its Content-Type names another charset: leave `charset` out, or send `charset=utf-8`.",
+        )),
+    }
 }
 
-/// A body of at most `limit` bytes.
+/// A body of at most `limit` bytes. One that says it is longer is refused before its bytes come; the connection closes then, and
+/// the gate takes care that the client sees the answer.
 ///
 /// # Errors
 /// 400, 408, 413 or 415.
 pub(crate) async fn read_bytes(request: Request, limit: usize, timeout: Duration) -> Result<Bytes, ApiError> {
     check_encoding(request.headers())?;
-    let told = request.headers().get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()).and_then(|v| v.parse::<u64>().ok());
-    let waits = request.headers().contains_key(EXPECT);
-    let mut body: Body = request.into_body();
-    if told.is_some_and(|told| told > limit as u64) {
-        if !waits {
-            discard(&mut body).await;
-        }
+    let announced = request.extensions().get::<Arc<Announced>>().cloned().unwrap_or_default();
+    // A client that waits for `100 Continue` would get it from the first look at the body.
+    if announced.exceeds(limit) {
         return Err(ApiError::too_large(limit));
     }
-    match tokio::time::timeout(timeout, Limited::new(&mut body, limit).collect()).await {
+    let reading = Limited::new(request.into_body(), limit).collect();
+    let read = tokio::select! {
+        biased;
+        () = announced.more_than(limit) => return Err(ApiError::too_large(limit)),
+        read = tokio::time::timeout(timeout, reading) => read,
+    };
+    match read {
         Err(_) => Err(ApiError::too_slow("body", timeout)),
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            discard(&mut body).await;
-            Err(ApiError::too_large(limit))
-        }
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(ApiError::too_large(limit)),
         Ok(Err(_)) => Err(ApiError::bad_request("The request body broke off or was framed wrongly.")),
     }
-}
-
-/// Reads on for a while without keeping anything: a client that is still sending when the connection closes sees a reset
-/// instead of the answer.
-async fn discard(body: &mut Body) {
-    let reading = async {
-        let mut seen = 0_usize;
-        while let Some(Ok(frame)) = body.frame().await {
-            seen = seen.saturating_add(frame.data_ref().map_or(1, Bytes::len));
-            if seen > DISCARD_BYTES {
-                break;
-            }
-        }
-    };
-    // Whether it ends or runs out of time, the answer is the same.
-    let _ = tokio::time::timeout(DISCARD_TIME, reading).await;
 }
 
 fn check_encoding(headers: &HeaderMap) -> Result<(), ApiError> {

@@ -22,7 +22,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
-use crate::gate::{Bounds, Gate, MAX_HEADERS, Turn, until_answered};
+use crate::gate::{Announced, Bounds, Gate, MAX_HEADERS, Turn, until_answered};
 use crate::server::Closing;
 use crate::stall::StallGuard;
 use crate::state::Api;
@@ -116,11 +116,12 @@ impl Connection {
         let (options, spare) = (&self.api.options, self.spare);
         let timeout = spare.map_or(options.header_timeout, |_| options.header_timeout.min(SPARE_TIMEOUT));
         let bounds = Bounds { head_bytes: options.max_header_bytes, headers: MAX_HEADERS, timeout };
-        let turn = Arc::new(Turn::default());
-        let gate = Gate::new(StallGuard::new(stream, options.write_timeout), bounds, turn.clone());
+        let (turn, announced) = (Arc::new(Turn::default()), Arc::new(Announced::default()));
+        let gate = Gate::new(StallGuard::new(stream, options.write_timeout), bounds, turn.clone(), announced.clone());
         let router = TowerToHyperService::new(self.router);
         let answer = |mut request: Request<Incoming>| {
             request.extensions_mut().insert(bounds);
+            request.extensions_mut().insert(announced.clone());
             if let Some(spare) = spare {
                 request.extensions_mut().insert(spare);
             }

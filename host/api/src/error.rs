@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::header::{CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{Response, StatusCode};
 use axum::response::IntoResponse;
 use millrace_node::{GenerateError, RequestError};
@@ -14,6 +14,10 @@ use serde_json::{Value, json};
 
 /// Tells the OpenAI clients not to repeat a request that failed with a 5xx.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
+
+/// Codes of requests that were not read to their end.
+const TOO_LARGE: &str = "request_too_large";
+const TOO_SLOW: &str = "request_timeout";
 
 /// An error on its way to a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,7 +92,7 @@ impl ApiError {
     pub fn too_slow(what: &str, timeout: Duration) -> Self {
         let message = format!("The request {what} did not arrive within {} s.", timeout.as_secs_f64());
         Self {
-            code: Some("request_timeout"),
+            code: Some(TOO_SLOW),
             retry: Retry::Never,
             ..Self::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message)
         }
@@ -96,7 +100,7 @@ impl ApiError {
 
     pub fn too_large(limit: usize) -> Self {
         let message = format!("The request body is larger than the {limit} bytes that this server takes.");
-        Self { code: Some("request_too_large"), ..Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message) }
+        Self { code: Some(TOO_LARGE), ..Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message) }
     }
 
     pub fn media_type(message: impl Into<String>) -> Self {
@@ -174,6 +178,10 @@ impl IntoResponse for ApiError {
         if self.status == StatusCode::UNAUTHORIZED {
             // RFC 9110, 15.5.2: an answer 401 names the scheme that would do.
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if matches!(self.code, Some(TOO_LARGE | TOO_SLOW)) {
+            // The rest of the request is not read, so nothing can come behind it.
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         match self.retry {
             Retry::Unsaid => {}

@@ -68,13 +68,13 @@ async fn generate(api: &Api, endpoint: Endpoint, request: Request) -> Result<Res
         Endpoint::Completion => parse_completion(&body, &limits(node))?,
     };
     drop(body);
-    let Parsed { model, mut request, stream } = parsed;
+    let Parsed { model, mut request, stream, length_field } = parsed;
     let served = &node.model().name;
     if let Some(model) = model.filter(|model| model != served) {
         return Err(ApiError::model_not_found(&model));
     }
     request.tenant = tenant;
-    let generation = node.submit(request).await.map_err(|error| about(endpoint, error))?;
+    let generation = node.submit(request).await.map_err(|error| about(endpoint, length_field, error))?;
     let started = generation.started();
     tracing::info!(
         request = started.request.0,
@@ -99,12 +99,15 @@ async fn generate(api: &Api, endpoint: Endpoint, request: Request) -> Result<Res
     }
 }
 
-/// The node speaks of `messages` where it cannot know the endpoint.
-fn about(endpoint: Endpoint, error: millrace_node::RequestError) -> ApiError {
+/// The node speaks of `messages` and `max_tokens` where it cannot know the endpoint or which name the client used.
+fn about(endpoint: Endpoint, length_field: &str, error: millrace_node::RequestError) -> ApiError {
     let mut error = ApiError::from(error);
-    if endpoint == Endpoint::Completion && error.param.as_deref() == Some("messages") {
-        error.param = Some("prompt".to_owned());
-    }
+    let name = match error.param.as_deref() {
+        Some("messages") if endpoint == Endpoint::Completion => "prompt",
+        Some("max_tokens") => length_field,
+        _ => return error,
+    };
+    error.param = Some(name.to_owned());
     error
 }
 

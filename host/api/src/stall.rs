@@ -8,6 +8,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
+use crate::socket::Socket;
+
 /// Fails a write that has made no progress for `timeout`.
 pub(crate) struct StallGuard<S> {
     inner: S,
@@ -34,6 +36,12 @@ impl<S> StallGuard<S> {
         ready!(self.timer.as_mut().poll(cx));
         self.waiting = false;
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the other side does not read")))
+    }
+}
+
+impl<S: Socket> Socket for StallGuard<S> {
+    fn fault(&self) -> Option<io::Error> {
+        self.inner.fault()
     }
 }
 

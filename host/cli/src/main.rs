@@ -10,6 +10,7 @@ mod plan;
 mod quantize;
 mod serve;
 
+use std::fmt;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -51,9 +52,22 @@ pub(crate) enum Failure {
     Failed(anyhow::Error),
 }
 
+/// A usage error on its way through code whose other errors are none.
+#[derive(Debug)]
+pub(crate) struct UsageError(pub(crate) String);
+
+impl fmt::Display for UsageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for UsageError {}
+
 impl<E: Into<anyhow::Error>> From<E> for Failure {
     fn from(error: E) -> Self {
-        Self::Failed(error.into())
+        let error = error.into();
+        if error.is::<UsageError>() { Self::Usage(told_once(&error)) } else { Self::Failed(error) }
     }
 }
 
@@ -70,7 +84,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Usage(message)) => {
-            eprintln!("{message}");
+            eprintln!("error: {message}");
             ExitCode::from(2)
         }
         Err(Failure::Failed(error)) => {

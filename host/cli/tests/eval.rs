@@ -176,7 +176,7 @@ fn errors_name_the_file_and_say_what_to_do() {
         (1, [&perplexity[..], &["--text", model]].concat(), &[model]),
         (1, [&perplexity[..], &["--text", utf8(text.path())]].concat(), &[utf8(text.path()), "not UTF-8"]),
         (1, [&perplexity[..], &["--text", ids]].concat(), &["UTF-8"]),
-        (1, [&perplexity[..], &["--ids", ids, "--prefill-kv", "fp8", "--decode-kv", "bf16"]].concat(), &["keeps or narrows"]),
+        (2, [&perplexity[..], &["--ids", ids, "--prefill-kv", "fp8", "--decode-kv", "bf16"]].concat(), &["keeps or narrows"]),
         (1, [&perplexity[..], &["--ids", ids, "--decode-model", other]].concat(), &[model, other, "not the same model"]),
         (1, [&compare[..], &["--ids", ids, "--b-decode-model", other]].concat(), &[model, other, "not the same model"]),
     ];
@@ -192,6 +192,31 @@ fn errors_name_the_file_and_say_what_to_do() {
     let output = millrace(&[&perplexity[..], &["--text", utf8(plain.path())]].concat());
     assert_eq!(output.status.code(), Some(1));
     assert!(message(&output).contains("no tokenizer") && message(&output).contains("--ids"), "{}", message(&output));
+}
+
+/// The digests look at the middle of each tensor, and here the middles are the same.
+#[test]
+fn checkpoints_that_differ_where_digests_do_not_look_are_two() {
+    let original = fixture("llama-bf16");
+    let edited = tempfile::tempdir().expect("a directory");
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(original.join(file), edited.path().join(file)).expect("copied");
+    }
+    let path = edited.path().join("model.safetensors");
+    let mut bytes = std::fs::read(&path).expect("read");
+    let file = safetensors::SafeTensors::deserialize(&bytes).expect("safetensors");
+    let first = file.tensor("model.embed_tokens.weight").expect("embeddings").data();
+    let from = first.as_ptr().addr() - bytes.as_ptr().addr();
+    let quarter = first.len() / 4;
+    // The signs of the first tokens' vectors.
+    bytes[from..from + quarter].iter_mut().skip(1).step_by(2).for_each(|byte| *byte ^= 0x80);
+    std::fs::write(&path, bytes).expect("written");
+    let ids = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(ids.path(), "[5, 9, 12, 30, 41, 7]").expect("written");
+    let args = ["eval", "compare", "bf16", "bf16", "--model", utf8(&original), "--b-model", utf8(edited.path())];
+    let found = report(&[&args[..], &["--ids", utf8(ids.path()), "--json"]].concat());
+    assert_eq!(found["a"]["prefill_weights_digest"], found["b"]["prefill_weights_digest"], "{found}");
+    assert!(number(&found["kl_nat"]["max"]) > 0.0, "{found}");
 }
 
 #[test]

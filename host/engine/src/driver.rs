@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use millrace_core::{FinishReason, LaneId, SeqId, TenantId};
+use millrace_core::{FinishReason, LaneId, SeqId, Stage, TenantId};
 use millrace_kv::PageRef;
 use millrace_scheduler::{DecodeEvent, Entry, PrefillEvent, TenantLedger};
 
@@ -190,7 +190,7 @@ impl Driver {
                 }
             }
             PrefillEvent::Stale { seq } => self.stale(seq),
-            PrefillEvent::NotFinite { seq } => self.failed(seq, JobError::NotFinite),
+            PrefillEvent::NotFinite { seq } => self.not_finite(seq, Stage::Prefill),
             PrefillEvent::Expired { seq } => self.failed(seq, JobError::DeadlinePassed),
             PrefillEvent::NoRoom { seq } => {
                 self.failed(seq, JobError::HandOff("the page pool lost too many pages to suspicion".into()))
@@ -203,7 +203,7 @@ impl Driver {
             DecodeEvent::Token { seq, token } => self.token(seq, token, now_us),
             DecodeEvent::Finished { seq, reason } => self.finished(seq, reason),
             DecodeEvent::Stale { seq } => self.stale(seq),
-            DecodeEvent::NotFinite { seq } => self.failed(seq, JobError::NotFinite),
+            DecodeEvent::NotFinite { seq } => self.not_finite(seq, Stage::Decode),
             DecodeEvent::Preempted(entry) => self.preempted(entry),
         }
     }
@@ -251,6 +251,19 @@ impl Driver {
         #[cfg(feature = "fault-injection")]
         self.return_stolen();
         self.failed(seq, JobError::PageMismatch);
+    }
+
+    fn not_finite(&mut self, seq: SeqId, stage: Stage) {
+        self.counters.not_finite += 1;
+        let lane = self.jobs.lane(seq).and_then(|lane| self.lanes.get(lane.0 as usize)).map(|lane| lane.spec.name.as_str());
+        tracing::error!(
+            seq = seq.0,
+            %stage,
+            lane = lane.unwrap_or_default(),
+            "the model's output for this sequence is not finite, so it was stopped; if others of the lane end so too, check the \
+             weights of its pool for this stage"
+        );
+        self.failed(seq, JobError::NotFinite);
     }
 
     fn preempted(&mut self, entry: Entry) {

@@ -72,6 +72,10 @@ impl JobTable {
         self.jobs.get(&seq).map(|job| &job.sampling)
     }
 
+    pub(crate) fn lane(&self, seq: SeqId) -> Option<LaneId> {
+        self.jobs.get(&seq).map(|job| job.lane)
+    }
+
     pub(crate) fn started(&mut self, seq: SeqId, now_us: u64) {
         if let Some(job) = self.jobs.get_mut(&seq) {
             job.started_us.get_or_insert(now_us);

@@ -2,7 +2,7 @@
 //! decided is the policy's and the scheduler's; here is the clock that they do not know.
 
 use millrace_policy::{Budget, Table};
-use millrace_scheduler::Draft;
+use millrace_scheduler::{Draft, Neighbours};
 
 use crate::driver::Driver;
 use crate::pool::{Pool, Scheduler};
@@ -29,6 +29,7 @@ impl Driver {
             Some(draft) => Some(draft),
             None => self.plan(index),
         };
+        self.tell_neighbours(index);
         let now_us = self.shared.clock.now_us();
         let Some(plan) = draft.and_then(|draft| self.pools[index].dispatch(draft)) else {
             return self.pools[index].settle();
@@ -49,6 +50,7 @@ impl Driver {
     fn plan(&mut self, index: usize) -> Option<Draft> {
         let now_us = self.shared.clock.now_us();
         self.heed_swap();
+        self.tell_neighbours(index);
         let (schedule, tenants) = (&self.schedule, self.ledger.table());
         let answer_within_us = answer_within_us(now_us, self.pools.iter().filter_map(|pool| pool.expected_end_us()));
         let (clock, mut policy_us) = (&self.shared.clock, 0);
@@ -67,6 +69,16 @@ impl Driver {
             Scheduler::Decode(s) => s.take_events().into_iter().for_each(|event| self.hear_decode(event, now_us)),
         }
         draft
+    }
+
+    /// Tells a prefill pool whether sequences of other pools wait for its device: those that decode there, or wait for their prefill.
+    fn tell_neighbours(&mut self, index: usize) {
+        let device = self.pools[index].device;
+        let waits = |pool: &Pool| pool.device == device && pool.healthy && pool.has_sequences();
+        let waiting = self.pools.iter().enumerate().any(|(other, pool)| other != index && waits(pool));
+        if let Scheduler::Prefill(scheduler) = &mut self.pools[index].scheduler {
+            scheduler.set_neighbours(if waiting { Neighbours::Waiting } else { Neighbours::Idle });
+        }
     }
 
     /// What an earlier policy said of further steps does not bind the one in force.

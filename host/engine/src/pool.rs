@@ -108,6 +108,14 @@ impl Pool {
         }
     }
 
+    /// Whether a sequence is here, in whatever state.
+    pub(crate) fn has_sequences(&self) -> bool {
+        match &self.scheduler {
+            Scheduler::Prefill(s) => !s.is_empty(),
+            Scheduler::Decode(s) => !s.is_empty(),
+        }
+    }
+
     pub(crate) fn counts(&self) -> PageCounts {
         match &self.scheduler {
             Scheduler::Prefill(s) => s.pool().counts(),

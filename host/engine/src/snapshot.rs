@@ -83,6 +83,8 @@ pub struct Counters {
     pub tag_checks: u64,
     /// Sequences stopped by a tag check.
     pub page_mismatches: u64,
+    /// Sequences stopped because what the model computed for them was no number.
+    pub not_finite: u64,
     pub hand_offs: u64,
     pub hand_off_pages: u64,
     pub hand_offs_aborted: u64,

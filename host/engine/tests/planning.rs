@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{Rig, Setup, expected};
-use millrace_engine::PoolFacts;
+use millrace_engine::{Event, PoolFacts};
 use millrace_policy::{Budget, FairSchedule, Plan, Policy, PolicyFault, PolicyInfo, SchedulePolicy, Table};
 
 /// Plans fairly, takes its time, and remembers what it was told.
@@ -106,27 +106,46 @@ fn a_swap_ends_what_the_policy_before_it_said() {
     assert!(first <= steps + 3, "first asked for step {first}, swapped in during step {steps}");
 }
 
-/// Counts of steps of at most 1, 8, 16, 32, 64 and 128 tokens for two prompts of 96, one after the other, and their tokens.
-fn bounded(max_step_us: Option<u32>) -> (Vec<u64>, [Vec<u32>; 2]) {
-    let ids = &expected().0;
-    let prompts = [[&ids[..], ids].concat(), [&ids[1..], ids, &ids[..1]].concat()];
-    let rig = Rig::start(Setup { chunk: 96, max_step_us, ..Setup::default() });
-    let tokens = prompts.map(|prompt| rig.generate(&prompt, 8));
-    rig.wait_until_empty(0);
-    (rig.engine.snapshot().step_tokens.counts()[..6].to_vec(), tokens)
+/// Whether a stream decodes on the device of the prompts meanwhile.
+#[derive(Clone, Copy, PartialEq)]
+enum Company {
+    Alone,
+    OneDecodes,
 }
 
-/// Pages have 16 tokens. Before anything is measured a step has four pages, and the step after it is planned before it has ended.
+/// Counts of steps of at most 16, 32, 64 and 128 tokens for two prompts of 96, one after the other, and their tokens. Decode steps and
+/// the prompt of the company have no more than 8.
+fn bounded(max_step_us: Option<u32>, company: Company) -> (Vec<u64>, [Vec<u32>; 2]) {
+    let ids = &expected().0;
+    let prompts = [[&ids[..], ids].concat(), [&ids[1..], ids, &ids[..1]].concat()];
+    // Slow steps, so that the company has not ended before the prompts have.
+    let delay = Duration::from_millis(1);
+    let rig = Rig::start(Setup { chunk: 96, max_step_us, delay, ..Setup::default() });
+    let other = (company == Company::OneDecodes).then(|| rig.submit(&ids[..8], 248).unwrap());
+    other.iter().for_each(|stream| assert!(stream.next().is_ok() && stream.next().is_ok(), "it decodes"));
+    let tokens = prompts.map(|prompt| rig.generate(&prompt, 8));
+    let counts = rig.engine.snapshot().step_tokens.counts()[2..6].to_vec();
+    other.iter().for_each(|stream| assert!(stream.events.try_iter().all(|e| matches!(e, Event::Token(_))), "it still does"));
+    (counts, tokens)
+}
+
+/// Pages have 16 tokens. What was measured before is a step of 8 tokens, and a step is planned before the one before it has ended.
 #[test]
-fn a_prefill_step_is_bounded_in_time() {
-    // Seven decode steps each, as prefill draws the first token.
-    let (steps, tokens) = bounded(None);
-    assert_eq!(steps, [14, 0, 0, 0, 0, 2], "whole prompts");
-    // No step is so short: 64 and 32 before it is known, then a page at a time.
-    let (steps, by_pages) = bounded(Some(1));
-    assert_eq!(steps, [14, 0, 6, 1, 1, 0]);
-    // No step is so long: 64 and 32, then all that the limit allows.
-    let (steps, by_limit) = bounded(Some(60_000_000));
-    assert_eq!(steps, [14, 0, 0, 1, 1, 1]);
+fn a_prefill_step_that_keeps_others_waiting_is_bounded_in_time() {
+    let (steps, tokens) = bounded(None, Company::OneDecodes);
+    assert_eq!(steps, [0, 0, 0, 2], "whole prompts");
+    // No step is so short: a page at a time.
+    let (steps, by_pages) = bounded(Some(1), Company::OneDecodes);
+    assert_eq!(steps, [12, 0, 0, 0]);
+    // No step is so long: twice what is known, 32, then 64.
+    let (steps, by_limit) = bounded(Some(60_000_000), Company::OneDecodes);
+    assert_eq!(steps, [0, 4, 1, 0]);
     assert_eq!((&by_pages, &by_limit), (&tokens, &tokens));
+}
+
+#[test]
+fn a_prefill_step_that_keeps_nobody_waiting_is_not() {
+    let (steps, tokens) = bounded(Some(1), Company::Alone);
+    assert_eq!(steps, [0, 0, 0, 2], "whole prompts");
+    assert_eq!(tokens, bounded(None, Company::Alone).1);
 }

@@ -134,6 +134,12 @@ impl Lanes {
             .with(kind::ELIGIBLE, eligible.collect())
     }
 
+    /// What the largest lane of a precision holds that the tenant may use, in service or not.
+    pub(crate) fn capacity_tokens(&self, tenant: usize, precision_row: usize) -> u32 {
+        let lanes = self.rows.iter().enumerate().filter(|(i, lane)| lane.precision_row == precision_row && self.may(tenant, *i));
+        lanes.map(|(_, lane)| lane.capacity_tokens).max().unwrap_or(0)
+    }
+
     /// The tenants, with their requests as the node counts them.
     pub(crate) fn tenants(&self, admission: &Admission, engine: &EngineSnapshot) -> Table {
         let counts: Vec<(u32, u32)> = (0..self.weights.len()).map(|i| admission.of_tenant(i)).collect();

@@ -41,7 +41,7 @@ pub use node::{LaneSummary, Node, ServedModel};
 pub use policies::Policies;
 pub use request::{
     ContextLength, Finished, GenerateError, GenerateRequest, GenerationEvent, PolicyGenerations, Prompt, RequestError, Sampling,
-    Started, TokenUsage,
+    Started, TokenCount, TokenUsage,
 };
 pub use tenants::{KeyRing, key_matches};
 pub use tokenizer::tokenizer_of;

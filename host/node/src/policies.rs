@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, TryLockError};
 
 use millrace_config::{Config, Digest, PolicySpec};
 use millrace_core::Clock;
-use millrace_policy::{PolicyInfo, PrecisionSlot, RouteSlot, ScheduleSlot, SlotStatus};
+use millrace_policy::{PolicyInfo, PrecisionSlot, RolledBack, RouteSlot, ScheduleSlot, SlotStatus};
 use millrace_policy_wasm::{EngineOptions, LoadError, PolicyEngine, PolicyKind, PolicyOptions};
 
 use crate::error::{StartError, SwapError};
@@ -38,9 +38,17 @@ impl Policies {
         let (precision, route, schedule) =
             (first(PolicyKind::Precision)?, first(PolicyKind::Route)?, first(PolicyKind::Schedule)?);
         let policies = Self {
-            precision: Arc::new(precision_slot(precision, &config.policies.precision)?),
-            route: Arc::new(route_slot(route, &config.policies.route)?),
-            schedule: Arc::new(schedule_slot(schedule, &config.policies.schedule)?),
+            precision: Arc::new(
+                precision_slot(precision, &config.policies.precision)?
+                    .watched_by(|rolled| log_rolled_back(PolicyKind::Precision, rolled)),
+            ),
+            route: Arc::new(
+                route_slot(route, &config.policies.route)?.watched_by(|rolled| log_rolled_back(PolicyKind::Route, rolled)),
+            ),
+            schedule: Arc::new(
+                schedule_slot(schedule, &config.policies.schedule)?
+                    .watched_by(|rolled| log_rolled_back(PolicyKind::Schedule, rolled)),
+            ),
             engine,
             options,
             swapping: Mutex::new(()),
@@ -146,6 +154,16 @@ fn log_in_force(kind: PolicyKind, info: &PolicyInfo, what: &str) {
     tracing::info!(
         target: "millrace::audit",
         %kind, policy = info.name, version = info.version, sha256 = info.sha256, origin = info.origin, "{what}"
+    );
+}
+
+fn log_rolled_back(kind: PolicyKind, rolled: &RolledBack) {
+    let RolledBack { from, from_generation, to, to_generation, last_fault } = rolled;
+    tracing::warn!(
+        target: "millrace::audit",
+        %kind, from_generation, from = from.name, from_version = from.version, from_sha256 = from.sha256, from_origin = from.origin,
+        to_generation, to = to.name, to_version = to.version, to_sha256 = to.sha256, to_origin = to.origin, reason = ?last_fault,
+        "policy rolled back by the host: it failed again and again, the last time for this reason"
     );
 }
 

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use millrace_tokenize::TokenizeError;
 
 use crate::node::Inner;
-use crate::request::{ContextLength, Prompt, RequestError};
+use crate::request::{ContextLength, Prompt, RequestError, TokenCount};
+
+/// A prompt of so many times the model's context is refused without being counted.
+const COUNTED_CONTEXTS: u32 = 4;
 
 impl Prompt {
     /// The field of the request that holds it, as errors name it.
@@ -34,9 +37,11 @@ impl Inner {
     pub(crate) fn encode(&self, prompt: &Prompt, completion: Option<u32>) -> Result<Arc<[u32]>, RequestError> {
         let completion = completion.unwrap_or(1);
         let param = prompt.param();
-        // No token stands for more bytes than the longest one, so a text can be too long before it is looked at.
-        let at_least = prompt.text_bytes().div_ceil(self.longest_token_bytes.max(1));
-        self.check_prompt(at_least, completion)?;
+        // No token stands for more bytes than the longest one, so a text can be far too long before it is looked at.
+        let at_least = token_count(prompt.text_bytes().div_ceil(self.longest_token_bytes.max(1)));
+        if at_least >= self.model.context_tokens.saturating_mul(COUNTED_CONTEXTS) {
+            return Err(self.too_long(TokenCount::AtLeast(at_least), completion));
+        }
         let refused = |error: TokenizeError| match error.is_callers_fault() {
             true => RequestError::Field { param, message: error.to_string() },
             false => RequestError::Internal(error.to_string()),
@@ -91,7 +96,7 @@ impl Inner {
             None => Ok(room.min(limit).max(1)),
             Some(asked) if asked <= limit => Ok(asked),
             Some(asked) => {
-                let message = format!("`max_tokens` is {asked}, but at most {limit} are given here.");
+                let message = format!("The request asks for up to {asked} tokens; at most {limit} are given here.");
                 Err(RequestError::Field { param: "max_tokens", message })
             }
         }
@@ -99,11 +104,20 @@ impl Inner {
 
     /// Room after a prompt of so many tokens.
     fn check_prompt(&self, prompt: usize, completion: u32) -> Result<u32, RequestError> {
-        let limit = self.model.context_tokens;
-        let prompt = u32::try_from(prompt).unwrap_or(u32::MAX);
-        match limit.checked_sub(prompt) {
+        let prompt = token_count(prompt);
+        match self.model.context_tokens.checked_sub(prompt) {
             Some(room) if room >= completion.max(1) => Ok(room),
-            _ => Err(RequestError::ContextLength(ContextLength { limit, prompt, completion: completion.max(1) })),
+            _ => Err(self.too_long(TokenCount::Exactly(prompt), completion)),
         }
     }
+
+    fn too_long(&self, prompt: TokenCount, completion: u32) -> RequestError {
+        let limit = self.model.context_tokens;
+        RequestError::ContextLength(ContextLength { limit, prompt, completion: completion.max(1) })
+    }
+}
+
+/// A number of tokens as messages and policies have it.
+pub(crate) fn token_count(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }

@@ -1,6 +1,7 @@
 //! What the node is asked for and what it answers, in the node's own words. Knows no JSON and no HTTP status, except the one that a
 //! route policy names in a refusal.
 
+use std::fmt;
 use std::sync::Arc;
 
 use millrace_core::{FinishReason, Precision, RequestId, TenantId};
@@ -132,13 +133,40 @@ pub enum RequestError {
 #[error(
     "This model's maximum context length is {limit} tokens. However, you requested {} tokens ({prompt} in the messages, \
      {completion} in the completion). Please reduce the length of the messages or completion.",
-    u64::from(*prompt) + u64::from(*completion)
+    prompt.plus(*completion)
 )]
 pub struct ContextLength {
     pub limit: u32,
-    pub prompt: u32,
+    pub prompt: TokenCount,
     /// At least 1: a prompt that leaves no room for an answer is too long.
     pub completion: u32,
+}
+
+/// How many tokens a prompt has, as far as it was looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TokenCount {
+    Exactly(u32),
+    /// So long in bytes that it was not tokenized.
+    AtLeast(u32),
+}
+
+impl TokenCount {
+    /// Both together, in words.
+    fn plus(self, more: u32) -> String {
+        match self {
+            Self::Exactly(count) => (u64::from(count) + u64::from(more)).to_string(),
+            Self::AtLeast(count) => format!("at least {}", u64::from(count) + u64::from(more)),
+        }
+    }
+}
+
+impl fmt::Display for TokenCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exactly(count) => write!(f, "{count}"),
+            Self::AtLeast(count) => write!(f, "at least {count}"),
+        }
+    }
 }
 
 /// Why a request that was taken has no answer.
@@ -148,7 +176,10 @@ pub enum GenerateError {
         "A KV-cache page of this request was found in other hands while in use. The request was stopped before a token of it was published."
     )]
     PageMismatch,
-    #[error("The model's output for this request was not finite.")]
+    #[error(
+        "The model's output for this request was not finite, so it was stopped. Sent again, it would most likely end the same way; \
+         the operator of this server can tell from its log whether the model's weights are at fault."
+    )]
     NotFinite,
     #[error("The request waited for its first step until its time was up.")]
     QueueTimeout,

@@ -2,7 +2,7 @@
 //! quick to refuse is refused first.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -143,11 +143,13 @@ fn read_template(path: &Path) -> Result<String, StartError> {
     std::fs::read_to_string(path).map_err(|e| failed(e.to_string()))
 }
 
-/// A device with the weights that its pools share.
+/// A device with the weights that its pools share: those of one checkpoint only, which is told by its place. A digest looks at a part
+/// of the bytes, and two checkpoints that differ elsewhere are not to serve for each other.
 struct LoadedDevice {
     backend: Arc<dyn Backend>,
-    weights: WeightCache,
-    models: BTreeMap<String, Arc<dyn Architecture>>,
+    weights: BTreeMap<PathBuf, WeightCache>,
+    /// By checkpoint and recipe.
+    models: BTreeMap<(PathBuf, String), Arc<dyn Architecture>>,
 }
 
 impl LoadedDevice {
@@ -161,17 +163,18 @@ impl LoadedDevice {
         };
         let backend = CpuBackend::new(CpuOptions { threads, compute, isa: None })?;
         tracing::info!(device = device.name, threads, "device ready");
-        Ok(Self { backend: Arc::new(backend), weights: WeightCache::default(), models: BTreeMap::new() })
+        Ok(Self { backend: Arc::new(backend), weights: BTreeMap::new(), models: BTreeMap::new() })
     }
 
     /// Pools of one recipe and checkpoint share a model.
     fn model(&mut self, checkpoint: &Checkpoint, recipe: StageRecipe) -> Result<Arc<dyn Architecture>, StartError> {
-        let key = format!("{} {recipe}", checkpoint.digest());
+        let place = checkpoint.path().canonicalize().unwrap_or_else(|_| checkpoint.path().to_owned());
+        let key = (place.clone(), recipe.to_string());
         if let Some(model) = self.models.get(&key) {
             return Ok(model.clone());
         }
-        let model: Arc<dyn Architecture> =
-            millrace_model::load(checkpoint, self.backend.as_ref(), recipe, &mut self.weights)?.into();
+        let weights = self.weights.entry(place).or_default();
+        let model: Arc<dyn Architecture> = millrace_model::load(checkpoint, self.backend.as_ref(), recipe, weights)?.into();
         tracing::info!(%recipe, weight_bytes = model.weight_bytes(), "weights loaded");
         self.models.insert(key, model.clone());
         Ok(model)

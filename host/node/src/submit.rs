@@ -19,7 +19,8 @@ use crate::ids::random_u64;
 use crate::lanes::Lane;
 use crate::metrics::{Metrics, Outcome};
 use crate::node::{Inner, Node};
-use crate::request::{ContextLength, GenerateRequest, PolicyGenerations, RequestError, Started};
+use crate::prompt::token_count;
+use crate::request::{ContextLength, GenerateRequest, PolicyGenerations, RequestError, Started, TokenCount};
 use crate::stopwatch::Stopwatch;
 
 /// How long a reader may leave its answer lying before it is given up.
@@ -189,7 +190,7 @@ impl Inner {
             stop_tokens,
         };
         let (id, seq) = self.ids.next();
-        let prompt_tokens = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
+        let prompt_tokens = token_count(prompt.len());
         let timeout_us = u64::try_from(self.request_timeout.as_micros()).unwrap_or(u64::MAX);
         Ok(Asked {
             request: id,
@@ -217,11 +218,11 @@ impl Inner {
         let now_us = self.clock.now_us();
         let answer = self.policies.precision().choose(now_us, &[self.precision_ask(asked)], &offer.table, &tenants);
         let choice = answer.value.first().copied().unwrap_or(Choice { precision: 0, may_downgrade: false, reason: 0 });
-        let mut full = None;
+        let (mut full, mut room) = (None, 0);
         for precision_row in offer.to_try(choice) {
             let table = self.lanes.table(tenant, precision_row, asked.needed, &engine);
+            room = room.max(self.lanes.capacity_tokens(tenant, precision_row));
             if table.column(kind::ELIGIBLE).is_none_or(|lanes| !lanes.contains(&1)) {
-                full.get_or_insert(self.too_long(asked));
                 continue;
             }
             let route = self.policies.route().decide(now_us, &self.route_request(asked, now_us), &table, &tenants);
@@ -250,7 +251,8 @@ impl Inner {
                 }
             }
         }
-        Err(full.unwrap_or_else(|| self.out_of_service()).into())
+        let never_fits = (room < asked.needed).then(|| too_long(asked, room.min(self.model.context_tokens)));
+        Err(full.or(never_fits).unwrap_or_else(|| self.out_of_service()).into())
     }
 
     fn placed(&self, asked: &Asked, lane: &Lane, policies: PolicyGenerations, tokens: mpsc::UnboundedReceiver<Event>) -> Placed {
@@ -276,31 +278,18 @@ impl Inner {
                 Err(RequestError::QueueFull { retry_after_ms: self.within_retry_bounds(retry_after_ms) })
             }
             Err(SubmitError::ShuttingDown) => Err(RequestError::Draining),
-            Err(SubmitError::TooLong { limit, .. }) => Err(RequestError::ContextLength(ContextLength {
-                limit: u32::try_from(limit).unwrap_or(u32::MAX),
-                prompt: u32::try_from(asked.prompt.len()).unwrap_or(u32::MAX),
-                completion: asked.sampling.max_tokens,
-            })),
+            Err(SubmitError::TooLong { limit, .. }) => Err(too_long(asked, token_count(limit))),
             Err(error @ (SubmitError::UnknownLane(_) | SubmitError::EmptyPrompt)) => {
                 Err(RequestError::Internal(error.to_string()))
             }
         }
     }
 
-    fn too_long(&self, asked: &Asked) -> RequestError {
-        let prompt = u32::try_from(asked.prompt.len()).unwrap_or(u32::MAX);
-        RequestError::ContextLength(ContextLength {
-            limit: self.lanes.rows.iter().map(|lane| lane.capacity_tokens).max().unwrap_or(0).min(self.model.context_tokens),
-            prompt,
-            completion: asked.needed.saturating_sub(prompt),
-        })
-    }
-
     fn precision_ask(&self, asked: &Asked) -> Ask {
         Ask {
             tenant: asked.tenant,
             model: self.model.name.clone(),
-            prompt_tokens: u32::try_from(asked.prompt.len()).unwrap_or(u32::MAX),
+            prompt_tokens: token_count(asked.prompt.len()),
             max_output_tokens: asked.sampling.max_tokens,
             priority: asked.priority,
             streaming: asked.streaming,
@@ -313,7 +302,7 @@ impl Inner {
             tenant: asked.tenant,
             model: self.model.name.clone(),
             session: asked.session,
-            prompt_tokens: u32::try_from(asked.prompt.len()).unwrap_or(u32::MAX),
+            prompt_tokens: token_count(asked.prompt.len()),
             max_output_tokens: asked.sampling.max_tokens,
             priority: asked.priority,
             slack_us: Some(u32::try_from(asked.deadline_us.saturating_sub(now_us)).unwrap_or(u32::MAX - 1)),
@@ -330,10 +319,17 @@ impl Placed {
             lane: self.lane.name.clone(),
             precision: self.lane.precision,
             fingerprint: self.lane.fingerprint.clone(),
-            prompt_tokens: u32::try_from(asked.prompt.len()).unwrap_or(u32::MAX),
+            prompt_tokens: token_count(asked.prompt.len()),
             policies: self.policies,
         }
     }
+}
+
+/// What was asked for is more than any lane holds that may serve it.
+fn too_long(asked: &Asked, limit: u32) -> RequestError {
+    let prompt = token_count(asked.prompt.len());
+    let completion = asked.needed.saturating_sub(prompt);
+    RequestError::ContextLength(ContextLength { limit, prompt: TokenCount::Exactly(prompt), completion })
 }
 
 /// Sessions of different tenants never share a number, and a number tells nothing about its session.

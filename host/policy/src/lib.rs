@@ -32,7 +32,7 @@ pub use least_loaded_route::LeastLoadedRoute;
 pub use lineage::MAX_EARLIER;
 pub use slot::Answer;
 pub use slots::{PrecisionSlot, RouteSlot, ScheduleSlot};
-pub use status::{Counters, FaultCounts, Latency, PolicyInfo, SlotStatus};
+pub use status::{Counters, FaultCounts, Latency, PolicyInfo, RolledBack, SlotStatus};
 pub use table::{Column, Table, kind};
 pub use tier_precision::TierPrecision;
 pub use traits::{

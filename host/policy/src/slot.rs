@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::generation::Moment;
 use crate::lineage::{Lineage, Retired};
-use crate::{BreakerSettings, Counters, FaultKind, InvalidAnswer, Policy, PolicyFault, PolicyInfo, SlotStatus};
+use crate::{BreakerSettings, Counters, FaultKind, InvalidAnswer, Policy, PolicyFault, PolicyInfo, RolledBack, SlotStatus};
 
 /// A decision, and who made it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,9 +21,13 @@ pub struct Answer<T> {
     pub fault: Option<FaultKind>,
 }
 
+/// Hears of roll backs that nobody asked for.
+pub(crate) type Watcher = Box<dyn Fn(&RolledBack) + Send + Sync>;
+
 /// The shared core of the slots.
 pub(crate) struct Slot<P: ?Sized> {
     state: Mutex<State<P>>,
+    watcher: Option<Watcher>,
 }
 
 struct State<P: ?Sized> {
@@ -42,12 +46,16 @@ impl<P: Policy + ?Sized> Slot<P> {
     /// The policy that the slot was made with is what roll backs end at; this one is in force first.
     pub(crate) fn starting_with(self, policy: Box<P>, info: PolicyInfo) -> Self {
         let state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
-        Self::of(state.lineage.starting_with(policy, info))
+        Self { watcher: self.watcher, ..Self::of(state.lineage.starting_with(policy, info)) }
+    }
+
+    pub(crate) fn watched_by(self, watcher: Watcher) -> Self {
+        Self { watcher: Some(watcher), ..self }
     }
 
     fn of(lineage: Lineage<P>) -> Self {
         let state = State { lineage, total: Counters::default(), swaps: 0, rollbacks: 0, last_error: None };
-        Self { state: Mutex::new(state) }
+        Self { state: Mutex::new(state), watcher: None }
     }
 
     /// Asks the policy, validates, and takes the fallback's answer where that fails.
@@ -63,9 +71,12 @@ impl<P: Policy + ?Sized> Slot<P> {
         match state.ask(moment, ask, validate) {
             Ok(value) => Answer { value, generation, fault: None },
             Err(kind) => {
-                let retired = if state.lineage.active.breaker.is_hopeless() { state.roll_back() } else { None };
+                let given_up = if state.lineage.active.breaker.is_hopeless() { state.give_up() } else { None };
                 drop(state);
-                drop(retired);
+                if let (Some((rolled, _)), Some(watcher)) = (&given_up, &self.watcher) {
+                    watcher(rolled);
+                }
+                drop(given_up);
                 Answer { value: fallback(), generation, fault: Some(kind) }
             }
         }
@@ -180,6 +191,15 @@ impl<P: Policy + ?Sized> State<P> {
                 counters.latency.record(ns);
             }
         }
+    }
+
+    /// Rolls back because the policy in force fails too often; none where it is the first.
+    fn give_up(&mut self) -> Option<(RolledBack, Retired<P>)> {
+        let (from, from_generation) = (self.lineage.active.info.clone(), self.lineage.active.number);
+        let retired = self.roll_back()?;
+        let (to, to_generation) = (self.lineage.active.info.clone(), self.lineage.active.number);
+        let last_fault = self.last_error.as_ref().map(|(_, text)| text.clone()).unwrap_or_default();
+        Some((RolledBack { from, from_generation, to, to_generation, last_fault }, retired))
     }
 
     fn roll_back(&mut self) -> Option<Retired<P>> {

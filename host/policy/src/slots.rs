@@ -6,7 +6,7 @@ use crate::generation::Moment;
 use crate::slot::Slot;
 use crate::{
     Answer, Ask, BreakerSettings, Budget, Choice, Decision, FairSchedule, LeastLoadedRoute, Plan, PolicyInfo, PrecisionPolicy,
-    RouteLimits, RoutePolicy, RouteRequest, SchedulePolicy, SlotStatus, Table, TierPrecision, validate_choices,
+    RolledBack, RouteLimits, RoutePolicy, RouteRequest, SchedulePolicy, SlotStatus, Table, TierPrecision, validate_choices,
     validate_decision, validate_plan,
 };
 
@@ -89,6 +89,13 @@ macro_rules! management {
             #[must_use]
             pub fn starting_with(mut self, policy: Box<dyn $policy>, info: PolicyInfo) -> Self {
                 self.slot = self.slot.starting_with(policy, info);
+                self
+            }
+
+            /// Has roll backs told that nobody asked for, on the thread of the call that brought one about.
+            #[must_use]
+            pub fn watched_by(mut self, watcher: impl Fn(&RolledBack) + Send + Sync + 'static) -> Self {
+                self.slot = self.slot.watched_by(Box::new(watcher));
                 self
             }
 

@@ -27,6 +27,18 @@ impl PolicyInfo {
     }
 }
 
+/// A roll back that nobody asked for: the policy in force failed too often.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RolledBack {
+    pub from: PolicyInfo,
+    pub from_generation: u64,
+    pub to: PolicyInfo,
+    /// A number of its own, also where `to` was in force before.
+    pub to_generation: u64,
+    /// What went wrong last.
+    pub last_fault: String,
+}
+
 /// How often each fault came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FaultCounts([u64; FaultKind::ALL.len()]);

@@ -26,4 +26,13 @@ impl Draft {
     pub fn rows(&self) -> usize {
         self.rows.len()
     }
+
+    /// Leaves so many tokens at most, the first ones.
+    pub(crate) fn cut(&mut self, mut tokens: u32) {
+        self.rows.retain_mut(|row| {
+            row.tokens = row.tokens.min(tokens);
+            tokens -= row.tokens;
+            row.tokens > 0
+        });
+    }
 }

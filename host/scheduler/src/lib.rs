@@ -37,7 +37,7 @@ pub use limits::{StageCounters, StageCounts, StageLimits};
 pub use prefill::PrefillScheduler;
 pub use sequence::Entry;
 pub use step::{Outcome, OutcomeStatus, PlanRow, PolicyCall, StepPlan};
-pub use step_bound::StepCost;
+pub use step_bound::{Neighbours, StepCost};
 
 #[cfg(test)]
 mod sim;

@@ -4,7 +4,8 @@
 pub struct StageLimits {
     /// Tokens of one step, over all of its rows.
     pub max_step_tokens: u32,
-    /// Longest time that a step is to take, which a prefill step is cut to by what recent ones cost; `None`: tokens alone bound it.
+    /// Longest time that a step is to take that keeps others waiting, which a prefill step is cut to by what recent ones cost;
+    /// `None`: tokens alone bound it.
     pub max_step_us: Option<u32>,
     /// Rows of one step.
     pub max_sequences: u32,

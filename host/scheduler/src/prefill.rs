@@ -17,8 +17,8 @@ use millrace_kv::{KvError, PageId, PagePool, PageRef, PageTable, TagChange, Tran
 
 use crate::stage::{Ran, StageState, stage_methods};
 use crate::{
-    Draft, Entry, Outcome, OutcomeStatus, PlanRow, PrefillEvent, StageCounters, StageCounts, StageLimits, StepCost, StepPlan,
-    SubmitError, TenantLedger,
+    Draft, Entry, Neighbours, Outcome, OutcomeStatus, PlanRow, PrefillEvent, StageCounters, StageCounts, StageLimits, StepCost,
+    StepPlan, SubmitError, TenantLedger,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,6 +86,7 @@ pub struct PrefillScheduler {
     /// Of those that wait for their first chunk ever.
     deadlines: BTreeSet<(u64, SeqId)>,
     events: Vec<PrefillEvent>,
+    neighbours: Neighbours,
 }
 
 impl PrefillScheduler {
@@ -97,7 +98,14 @@ impl PrefillScheduler {
             resident: BTreeSet::new(),
             deadlines: BTreeSet::new(),
             events: Vec::new(),
+            neighbours: Neighbours::default(),
         }
+    }
+
+    /// Whether a step of this pool keeps work of other pools waiting; to be said before each `plan` and `dispatch`. A step that
+    /// keeps nobody waiting, in this pool or another, is bounded in tokens alone.
+    pub fn set_neighbours(&mut self, neighbours: Neighbours) {
+        self.neighbours = neighbours;
     }
 
     /// Queues a prompt. A preempted entry is never refused for a full queue: it was admitted before.
@@ -178,12 +186,14 @@ impl PrefillScheduler {
         std::mem::take(&mut self.events)
     }
 
-    /// Turns a draft into a step: drops rows that went stale since, fills in the tokens, takes the tag changes. `None` if
-    /// no row is left or a step is in flight; nothing is lost then.
-    pub fn dispatch(&mut self, draft: Draft) -> Option<StepPlan> {
+    /// Turns a draft into a step: drops rows that went stale since, cuts it to what a step may have by now, fills in the tokens,
+    /// takes the tag changes. `None` if no row is left or a step is in flight; nothing is lost then.
+    pub fn dispatch(&mut self, mut draft: Draft) -> Option<StepPlan> {
         if self.state.in_flight().is_some() {
             return None;
         }
+        self.look_around();
+        draft.cut(self.state.step_tokens());
         let page_tokens = self.state.pool.page_tokens();
         let mut rows = Vec::with_capacity(draft.rows.len());
         for row in &draft.rows {

@@ -9,7 +9,7 @@ use millrace_policy::{Budget, Table};
 
 use crate::draft::DraftRow;
 use crate::kept::{KeptOrder, Premises, SeqOrder};
-use crate::step_bound::{StepCost, step_tokens};
+use crate::step_bound::{Neighbours, StepCost, step_tokens};
 use crate::validate::order;
 use crate::{Draft, Outcome, PlanRow, PolicyCall, StageCounters, StageLimits, StepPlan};
 
@@ -24,6 +24,8 @@ pub(crate) struct StageState {
     pub(crate) counters: StageCounters,
     pub(crate) step_us: u32,
     pub(crate) step_cost: Option<StepCost>,
+    /// Who waits for the next step, in the pool or outside of it, but for those that it runs.
+    pub(crate) kept_waiting: Neighbours,
     /// The last step that was dispatched.
     dispatched: u64,
     /// Rows of the step in flight; `None` between steps.
@@ -62,6 +64,7 @@ impl StageState {
             counters: StageCounters::default(),
             step_us: limits.step_us_hint,
             step_cost: None,
+            kept_waiting: Neighbours::default(),
             dispatched: 0,
             running: None,
             generation: 0,
@@ -85,7 +88,7 @@ impl StageState {
 
     /// Tokens of the next step.
     pub(crate) fn step_tokens(&self) -> u32 {
-        step_tokens(&self.limits, self.pool.page_tokens(), self.step_cost)
+        step_tokens(&self.limits, self.pool.page_tokens(), self.step_cost, self.kept_waiting)
     }
 
     pub(crate) fn budget(&self) -> Budget {
@@ -265,6 +268,11 @@ macro_rules! stage_methods {
 
             pub fn counters(&self) -> StageCounters {
                 self.state.counters
+            }
+
+            /// Whether no sequence is here, in whatever state.
+            pub fn is_empty(&self) -> bool {
+                self.sequences.is_empty()
             }
 
             /// What policies are told of the recent step time.

@@ -5,6 +5,8 @@
 //!            at most twice what recent steps had: a cost that was measured on small steps says little about large ones
 //!            at least one page, at most max_step_tokens
 //! ```
+//!
+//! The bound in time is for those whom the step keeps waiting; where it keeps nobody, the limit in tokens alone holds.
 
 use crate::StageLimits;
 
@@ -20,10 +22,19 @@ pub struct StepCost {
     pub largest_tokens: u32,
 }
 
+/// Whether work outside of a pool waits while a step of it has the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Neighbours {
+    /// There is none.
+    Idle,
+    #[default]
+    Waiting,
+}
+
 /// Tokens of the next step. `cost` is none before the first.
-pub(crate) fn step_tokens(limits: &StageLimits, page_tokens: u32, cost: Option<StepCost>) -> u32 {
+pub(crate) fn step_tokens(limits: &StageLimits, page_tokens: u32, cost: Option<StepCost>, neighbours: Neighbours) -> u32 {
     let most = limits.max_step_tokens;
-    let Some(max_step_us) = limits.max_step_us else { return most };
+    let (Some(max_step_us), Neighbours::Waiting) = (limits.max_step_us, neighbours) else { return most };
     let Some(cost) = cost else { return FIRST_STEP_PAGES.saturating_mul(page_tokens).min(most) };
     let left_ns = u64::from(max_step_us.saturating_sub(cost.fixed_us)) * 1_000;
     let fits = u32::try_from(left_ns / u64::from(cost.token_ns.max(1))).unwrap_or(u32::MAX);
@@ -41,7 +52,7 @@ mod tests {
     fn tokens(cost: Option<(u32, u32, u32)>) -> u32 {
         let limits = StageLimits { max_step_tokens: 512, max_step_us: Some(100_000), ..limits() };
         let cost = cost.map(|(fixed_us, token_ns, largest_tokens)| StepCost { fixed_us, token_ns, largest_tokens });
-        step_tokens(&limits, 16, cost)
+        step_tokens(&limits, 16, cost, Neighbours::Waiting)
     }
 
     #[test]
@@ -59,9 +70,9 @@ mod tests {
         assert_eq!(tokens(Some((u32::MAX, u32::MAX, 0))), 16);
         assert_eq!(tokens(Some((0, 0, u32::MAX))), 512);
         let tight = StageLimits { max_step_tokens: 10, max_step_us: Some(1), ..limits() };
-        assert_eq!(step_tokens(&tight, 16, None), 10);
+        assert_eq!(step_tokens(&tight, 16, None, Neighbours::Waiting), 10);
         let dear = StepCost { fixed_us: 9, token_ns: 9, largest_tokens: 9 };
-        assert_eq!(step_tokens(&tight, 16, Some(dear)), 10, "a limit below a page holds");
+        assert_eq!(step_tokens(&tight, 16, Some(dear), Neighbours::Waiting), 10, "a limit below a page holds");
     }
 
     #[test]
@@ -75,8 +86,11 @@ mod tests {
 
     #[test]
     fn without_a_bound_in_time_tokens_alone_hold() {
-        let limits = StageLimits { max_step_tokens: 512, max_step_us: None, ..limits() };
+        let limits = |max_step_us| StageLimits { max_step_tokens: 512, max_step_us, ..limits() };
         let dear = StepCost { fixed_us: u32::MAX, token_ns: u32::MAX, largest_tokens: 1 };
-        assert_eq!((step_tokens(&limits, 16, None), step_tokens(&limits, 16, Some(dear))), (512, 512));
+        for (max_step_us, neighbours) in [(None, Neighbours::Waiting), (None, Neighbours::Idle), (Some(1), Neighbours::Idle)] {
+            let tokens = |cost| step_tokens(&limits(max_step_us), 16, cost, neighbours);
+            assert_eq!((tokens(None), tokens(Some(dear))), (512, 512), "{max_step_us:?} {neighbours:?}");
+        }
     }
 }

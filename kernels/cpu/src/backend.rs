@@ -13,7 +13,8 @@ use crate::pool::{Compute, Pool};
 use crate::queue::CpuQueue;
 
 /// More threads than any machine gains from; a larger number is a mistake in a file.
-const MAX_THREADS: usize = 1024;
+/// Worker threads of one backend.
+pub const MAX_THREADS: usize = 1024;
 
 /// How a [`CpuBackend`] computes.
 #[derive(Debug, Clone)]

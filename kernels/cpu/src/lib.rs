@@ -18,7 +18,7 @@ mod strict;
 mod task;
 mod threads;
 
-pub use backend::{CpuBackend, CpuOptions};
+pub use backend::{CpuBackend, CpuOptions, MAX_THREADS};
 pub use isa::Isa;
 pub use linear::CpuCompute;
 pub use strict::StrictBackend;

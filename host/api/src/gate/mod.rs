@@ -1,12 +1,15 @@
 //! What stands between a socket and the HTTP parser: it lets whole, sound heads through, one at a time, and puts a head of its own in
 //! place of one that cannot be taken (see [`Refusal`]). The parser would answer those without an envelope or not at all.
 //!
-//! It follows where each request ends, so it knows no more of HTTP than heads and the length of bodies. Behind a chunked body it looks
-//! at nothing: such a request is the last of its connection.
+//! It follows where each request ends, so it knows no more of HTTP than heads and the length of bodies, which it tells whoever reads
+//! them. A request with a chunked body is the last of its connection: two servers might not agree on where it ends.
 
+mod announced;
 mod head;
+mod presence;
 mod refusal;
 mod turn;
+mod writing;
 
 use std::io;
 use std::pin::Pin;
@@ -14,26 +17,33 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
+pub(crate) use announced::Announced;
+use announced::Chunks;
 pub(crate) use head::MAX_HEADERS;
 use head::{Framing, has_end, judge};
+use presence::Presence;
 pub(crate) use refusal::{Bounds, REFUSE, Refusal};
 pub(crate) use turn::{Turn, until_answered};
 
+use crate::socket::Socket;
+
 /// Read at a time while a head is incomplete.
 const READ_BYTES: usize = 4096;
-/// A client that is still sending when its connection closes sees a reset instead of the answer. So after the last byte, reading goes
-/// on for so long and so much.
-const LINGER: Duration = Duration::from_millis(500);
-const LINGER_BYTES: usize = 4 << 20;
+/// After a client's last word the first look whether it still listens; each further one is after twice the time.
+const FIRST_LOOK: Duration = Duration::from_millis(1);
+/// From here on each look is also a byte: what resets the connection may have happened since the last.
+const PROBE_AGAIN: Duration = Duration::from_secs(1);
 
-/// The reading side of one connection.
+/// One connection; reading is here, writing in `writing`.
 pub(crate) struct Gate<S> {
     inner: S,
     bounds: Bounds,
     turn: Arc<Turn>,
+    announced: Arc<Announced>,
+    chunks: Chunks,
     phase: Phase,
     /// Read from the socket and not yet passed on.
     held: Vec<u8>,
@@ -44,6 +54,9 @@ pub(crate) struct Gate<S> {
     deadline: Pin<Box<Sleep>>,
     waiting: bool,
     linger: Linger,
+    presence: Presence,
+    /// Until the next look whether a client listens that has said its last word.
+    look: Option<Duration>,
 }
 
 /// What the next bytes are.
@@ -65,11 +78,13 @@ enum Linger {
     Bytes(usize),
 }
 
-impl<S: AsyncRead + Unpin> Gate<S> {
-    pub(crate) fn new(inner: S, bounds: Bounds, turn: Arc<Turn>) -> Self {
+impl<S: Socket> Gate<S> {
+    pub(crate) fn new(inner: S, bounds: Bounds, turn: Arc<Turn>, announced: Arc<Announced>) -> Self {
         let deadline = Box::pin(sleep(bounds.timeout));
-        let (held, phase, linger) = (Vec::new(), Phase::Head, Linger::No);
-        Self { inner, bounds, turn, phase, held, open: 0, seen: 0, deadline, waiting: false, linger }
+        let (held, phase, linger, presence) = (Vec::new(), Phase::Head, Linger::No, Presence::new());
+        let chunks = Chunks::new(announced.clone());
+        let (open, seen, waiting, look) = (0, 0, false, None);
+        Self { inner, bounds, turn, announced, chunks, phase, held, open, seen, deadline, waiting, linger, presence, look }
     }
 
     /// Passes on what may be.
@@ -83,7 +98,8 @@ impl<S: AsyncRead + Unpin> Gate<S> {
         self.seen = 0;
     }
 
-    /// Reads until a head can be opened. Ready with nothing open: the client is gone or idle for too long.
+    /// Reads until a head can be opened. Ready with nothing open: the client is gone or idle for too long, or has said its last word
+    /// and had its last answer.
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             let theirs = self.turn.is_clients(cx);
@@ -104,8 +120,55 @@ impl<S: AsyncRead + Unpin> Gate<S> {
                 return Poll::Pending;
             }
             if ready!(self.poll_more(cx))? == 0 {
-                return Poll::Ready(Ok(()));
+                return if theirs { Poll::Ready(Ok(())) } else { self.poll_presence(cx) };
             }
+        }
+    }
+
+    /// Behind a chunked body that has ended.
+    fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let theirs = self.turn.is_clients(cx);
+        if !self.held.is_empty() && !theirs {
+            // What comes there is nobody's; whether its sender is still there is not known then.
+            return Poll::Pending;
+        }
+        match ready!(self.poll_more(cx))? {
+            0 if !theirs => self.poll_presence(cx),
+            0 => Poll::Ready(Ok(())),
+            _ => Poll::Pending,
+        }
+    }
+
+    /// The client has said its last word and waits for an answer, or is gone. Ready with an error if it is gone.
+    fn poll_presence(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            if let Some(fault) = self.inner.fault() {
+                return Poll::Ready(Err(fault));
+            }
+            let next = match self.look {
+                None => FIRST_LOOK,
+                Some(last) => {
+                    ready!(self.deadline.as_mut().poll(cx));
+                    last.saturating_mul(2)
+                }
+            };
+            if self.look.is_none() || next > PROBE_AGAIN {
+                self.probe(cx)?;
+            }
+            self.look = Some(next);
+            self.deadline.as_mut().reset(Instant::now() + next);
+        }
+    }
+
+    fn probe(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        let Some(byte) = self.presence.probe() else { return Ok(()) };
+        match Pin::new(&mut self.inner).poll_write(cx, &[byte]) {
+            Poll::Ready(Ok(0)) | Poll::Pending => Ok(()),
+            Poll::Ready(Ok(_)) => {
+                self.presence.probed();
+                Ok(())
+            }
+            Poll::Ready(Err(error)) => Err(error),
         }
     }
 
@@ -121,12 +184,15 @@ impl<S: AsyncRead + Unpin> Gate<S> {
             Ok(Some(head)) => {
                 self.open = head.bytes;
                 self.waiting = false;
+                self.look = None;
+                self.presence.begin_request();
                 self.turn.to_server();
                 self.phase = match head.body {
                     Framing::Length(0) => Phase::Head,
                     Framing::Length(bytes) => Phase::Body(bytes),
                     Framing::Chunked => Phase::Last,
                 };
+                self.announced.tell(if let Phase::Body(bytes) = self.phase { bytes } else { 0 });
             }
             Err(refusal) => self.refuse(refusal),
         }
@@ -163,6 +229,9 @@ impl<S: AsyncRead + Unpin> Gate<S> {
         let mut read = ReadBuf::new(out.initialize_unfilled_to(room));
         ready!(Pin::new(&mut self.inner).poll_read(cx, &mut read))?;
         let count = read.filled().len();
+        if self.phase == Phase::Last {
+            self.chunks.follow(read.filled());
+        }
         out.advance(count);
         Poll::Ready(Ok(count as u64))
     }
@@ -173,18 +242,23 @@ impl<S: AsyncRead + Unpin> Gate<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Gate<S> {
+impl<S: Socket> AsyncRead for Gate<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let gate = &mut *self;
         if gate.open == 0 {
             match gate.phase {
                 Phase::Head => ready!(gate.poll_head(cx))?,
                 Phase::Refused => return Poll::Pending,
+                // All of it is passed on.
+                Phase::Last if gate.chunks.ended() => ready!(gate.poll_rest(cx))?,
                 Phase::Last if gate.held.is_empty() => {
                     ready!(gate.poll_through(cx, out, u64::MAX))?;
                     return Poll::Ready(Ok(()));
                 }
-                Phase::Last => gate.open_held(u64::MAX),
+                Phase::Last => {
+                    gate.open_held(u64::MAX);
+                    gate.chunks.follow(&gate.held);
+                }
                 Phase::Body(left) if gate.held.is_empty() => {
                     let count = ready!(gate.poll_through(cx, out, left))?;
                     gate.phase = if count == left { Phase::Head } else { Phase::Body(left - count) };
@@ -199,54 +273,5 @@ impl<S: AsyncRead + Unpin> AsyncRead for Gate<S> {
         }
         gate.pass(out);
         Poll::Ready(Ok(()))
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> Gate<S> {
-    /// Reads on and keeps nothing, within the bounds of lingering.
-    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        loop {
-            let Linger::Bytes(left) = self.linger else { return Poll::Ready(()) };
-            if self.deadline.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(());
-            }
-            self.held.clear();
-            // Whether the client closes or breaks off, it has had its answer.
-            match ready!(self.poll_more(cx)) {
-                Ok(count) if count > 0 && count <= left => self.linger = Linger::Bytes(left - count),
-                _ => return Poll::Ready(()),
-            }
-        }
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Gate<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write(cx, buf)
-    }
-
-    fn poll_write_vectored(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bufs: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.inner.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let gate = &mut *self;
-        if gate.linger == Linger::No {
-            ready!(Pin::new(&mut gate.inner).poll_shutdown(cx))?;
-            if gate.phase == Phase::Head {
-                return Poll::Ready(Ok(()));
-            }
-            gate.linger = Linger::Bytes(LINGER_BYTES);
-            gate.deadline.as_mut().reset(Instant::now() + LINGER);
-        }
-        gate.poll_linger(cx).map(Ok)
     }
 }

@@ -53,9 +53,11 @@ fn parse_message(raw: &str, index: usize) -> Result<ChatMessage, ApiError> {
     Ok(ChatMessage { role, name, content: parse_content(&fields)? })
 }
 
-/// A string, parts that are all text (joined as they come), or nothing.
+/// A string, or parts that are all text (joined as they come). OpenAI lets it be missing or null in one place only, beside the
+/// `tool_calls` or `function_call` of an assistant; those were refused before.
 fn parse_content(fields: &Fields<'_>) -> Result<String, ApiError> {
-    let Some(raw) = fields.raw("content") else { return Ok(String::new()) };
+    let missing = || fields.error("content", "is missing or null: send a string or an array of parts, \"\" for an empty message");
+    let raw = fields.raw("content").ok_or_else(missing)?;
     if raw.starts_with('"') {
         return parse_string(raw).map_err(|wrong| fields.error("content", &wrong));
     }

@@ -30,6 +30,8 @@ pub(crate) struct Parsed {
     pub(crate) model: Option<String>,
     pub(crate) request: GenerateRequest,
     pub(crate) stream: Stream,
+    /// The name by which the client said how long the answer may be.
+    pub(crate) length_field: &'static str,
 }
 
 /// Whether and how the answer is streamed.
@@ -75,7 +77,7 @@ const MAX_TOKENS: i64 = u32::MAX as i64;
 /// 400 that names the field.
 pub(super) fn parse_common(fields: &Fields<'_>, prompt: Prompt, limits: &Limits) -> Result<Parsed, ApiError> {
     let stream = parse_stream(fields)?;
-    let max_tokens = parse_max_tokens(fields)?;
+    let (max_tokens, length_field) = parse_max_tokens(fields)?;
     let priority = fields.integer("priority", i64::from(i32::MIN)..=i64::from(i32::MAX))?.unwrap_or(0);
     let request = GenerateRequest {
         tenant: TenantId(0),
@@ -89,7 +91,7 @@ pub(super) fn parse_common(fields: &Fields<'_>, prompt: Prompt, limits: &Limits)
         session: fields.string("prompt_cache_key", limits.name_bytes)?,
         streaming: stream != Stream::Off,
     };
-    Ok(Parsed { model: fields.string("model", limits.name_bytes)?, request, stream })
+    Ok(Parsed { model: fields.string("model", limits.name_bytes)?, request, stream, length_field })
 }
 
 fn parse_sampling(fields: &Fields<'_>) -> Result<Sampling, ApiError> {
@@ -108,7 +110,8 @@ fn parse_sampling(fields: &Fields<'_>) -> Result<Sampling, ApiError> {
     })
 }
 
-fn parse_max_tokens(fields: &Fields<'_>) -> Result<Option<u32>, ApiError> {
+/// The number, and which of the two names it came under.
+fn parse_max_tokens(fields: &Fields<'_>) -> Result<(Option<u32>, &'static str), ApiError> {
     let old = fields.integer("max_tokens", 1..=MAX_TOKENS)?;
     let new = fields.integer("max_completion_tokens", 1..=MAX_TOKENS)?;
     if let (Some(old), Some(new)) = (old, new)
@@ -116,7 +119,8 @@ fn parse_max_tokens(fields: &Fields<'_>) -> Result<Option<u32>, ApiError> {
     {
         return Err(fields.error("max_tokens", "differs from `max_completion_tokens`; send one of them"));
     }
-    Ok(new.or(old).and_then(|n| u32::try_from(n).ok()))
+    let name = if new.is_some() { "max_completion_tokens" } else { "max_tokens" };
+    Ok((new.or(old).and_then(|n| u32::try_from(n).ok()), name))
 }
 
 fn parse_stop(fields: &Fields<'_>, limits: &Limits) -> Result<Vec<String>, ApiError> {

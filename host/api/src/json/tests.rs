@@ -301,10 +301,8 @@ fn content_comes_in_every_shape_that_clients_send() {
     };
     assert_eq!(content(r#""a\n\u00e9\ud83d\ude00""#).unwrap(), "a\né😀");
     assert_eq!(content(r#""""#).unwrap(), "");
-    assert_eq!(content("null").unwrap(), "");
-    assert_eq!(content("[]").unwrap(), "");
+    assert_eq!(content("[]").unwrap(), "", "vLLM and SGLang take it, and clients send it");
     assert_eq!(content(r#"[{"type":"text","text":"a"},{"text":"b","type":"text"}]"#).unwrap(), "ab");
-    assert_eq!(messages(r#"{"messages":[{"role":"assistant"}]}"#).unwrap()[0].1, "");
     for (value, param) in [
         ("1", "messages[0].content"),
         ("{}", "messages[0].content"),
@@ -322,6 +320,22 @@ fn content_comes_in_every_shape_that_clients_send() {
     ] {
         let body = format!(r#"{{"messages":[{{"role":"user","content":{value}}}]}}"#);
         assert_refused(chat(&body), Some(param), value);
+    }
+}
+
+/// OpenAI's reference has it required for every role, but beside an assistant's `tool_calls`, which are not taken yet.
+#[test]
+fn a_message_without_content_is_refused() {
+    for role in ["system", "developer", "user", "assistant"] {
+        for rest in ["", r#","content":null"#, r#","tool_calls":[]"#, r#","content":null,"tool_calls":null"#] {
+            let bare = format!(r#"{{"role":"{role}"{rest}}}"#);
+            let body = format!(r#"{{"messages":[{{"role":"user","content":"a"}},{bare}]}}"#);
+            assert_refused(chat(&body), Some("messages[1].content"), &bare);
+        }
+    }
+    for name in ["tool_calls", "function_call"] {
+        let body = format!(r#"{{"messages":[{{"role":"assistant","content":null,"{name}":[{{"id":"x"}}]}}]}}"#);
+        assert_refused(chat(&body), Some(&format!("messages[0].{name}")), "what may stand in its place is named");
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod answers;
 mod floods;
+mod half_closed;
 mod operations;
 mod pages;
 mod refusals;

@@ -17,13 +17,17 @@ async fn statuses_and_envelopes() {
     let ok = json!({"prompt": "a", "max_tokens": 1}).to_string();
     let with = async |headers: &[(&str, &str)], body: &[u8]| post(rig.public, COMPLETIONS, headers, body).await;
     assert_eq!(with(&[], ok.as_bytes()).await.status, 200);
-    assert_eq!(with(&[("content-type", "application/json; charset=utf-8")], ok.as_bytes()).await.status, 200);
+    for kind in ["application/json; charset=utf-8", "application/json;charset=\"UTF-8\"", "application/json; version=1"] {
+        assert_eq!(with(&[("content-type", kind)], ok.as_bytes()).await.status, 200, "{kind}");
+    }
     assert_eq!(with(&[("content-encoding", "identity")], ok.as_bytes()).await.status, 200);
     for (headers, body, status) in [
         (&[][..], &b""[..], 400),
         (&[], b"\xff", 400),
         (&[], b"{\"model\":\"\\ud800\",\"prompt\":\"a\"}", 400),
         (&[("content-type", "text/plain")], ok.as_bytes(), 415),
+        (&[("content-type", "application/json; charset=latin1")], ok.as_bytes(), 415),
+        (&[("content-type", "application/json; charset=utf-8; charset=utf-16")], ok.as_bytes(), 415),
         (&[("content-encoding", "gzip")], ok.as_bytes(), 415),
         (&[], &[b' '; 5000], 413),
         (&[], b"{\"model\":\"gpt-4\",\"prompt\":\"a\"}", 404),
@@ -99,14 +103,50 @@ async fn the_context_and_the_vocabulary_are_bounds() {
         let answer = rig.post(COMPLETIONS, &fields).await;
         assert_eq!((answer.status, answer.error("code").as_str()), (400, code), "{}", answer.error("message"));
     }
-    let long = rig.post(COMPLETIONS, &json!({"prompt": "a".repeat(600), "max_tokens": 7})).await;
-    let wanted = "This model's maximum context length is 512 tokens. However, you requested 607 tokens (600 in the messages, 7 in the completion)";
-    assert!(long.error("message").starts_with(wanted), "{}", long.error("message"));
+    for (prompt, asked, told) in [
+        (600, 7, "607 tokens (600 in the messages, 7 in the completion)"),
+        (500, 13, "513 tokens (500 in the messages, 13 in the completion)"),
+        (9, 1_000_000, "1000009 tokens (9 in the messages, 1000000 in the completion)"),
+        (9, u32::MAX, "4294967304 tokens (9 in the messages, 4294967295 in the completion)"),
+        // Far too long whatever it says, and nobody counts it.
+        (5_000, 7, "at least 5007 tokens (at least 5000 in the messages, 7 in the completion)"),
+    ] {
+        let long = rig.post(COMPLETIONS, &json!({"prompt": "a".repeat(prompt), "max_tokens": asked})).await;
+        let wanted = format!("This model's maximum context length is 512 tokens. However, you requested {told}. Please");
+        assert!(long.error("message").starts_with(&wanted), "{}", long.error("message"));
+        assert_eq!((long.error("param").as_str(), long.error("code").as_str()), ("prompt", "context_length_exceeded"));
+    }
+    for name in ["max_tokens", "max_completion_tokens"] {
+        let over = rig.post(CHAT, &json!({"messages": [{"role": "user", "content": "a"}], name: 101})).await;
+        assert_eq!((over.status, over.error("param").as_str()), (400, name), "the name that the client used");
+        assert_eq!(over.error("message"), "The request asks for up to 101 tokens; at most 100 are given here.");
+        let chat = rig.post(CHAT, &json!({"messages": [{"role": "user", "content": "a"}], name: 900})).await;
+        let told = "you requested 919 tokens (19 in the messages, 900 in the completion)";
+        assert!(chat.error("message").contains(told), "the template counts: {}", chat.error("message"));
+    }
     let fits =
         rig.post(COMPLETIONS, &json!({"prompt": "a".repeat(500), "max_tokens": 12, "ignore_eos": true, "temperature": 0})).await;
     assert_eq!(fits.json()["usage"]["total_tokens"], 512);
     let open_end = json!({"messages": [{"role": "user", "content": "a"}], "ignore_eos": true, "temperature": 0});
     assert_eq!(rig.post(CHAT, &open_end).await.json()["usage"]["completion_tokens"], 100, "what the server gives at most");
+    rig.settles().await;
+}
+
+/// Lanes that hold less than the model's context: the limit that a client reads is that of the lanes it may use.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_limit_told_is_that_of_the_clients_own_lanes() {
+    let small = hex("key-small");
+    let rig = Rig::start(&format!(
+        "[pool.small]\nstage = \"decode\"\nkv = \"bf16\"\npage_tokens = 16\npages = 8\n\
+         [lane.two]\nprefill = \"prefill\"\ndecode = \"small\"\n\
+         [tenant.small]\nkey_sha256 = \"{small}\"\nallowed_lanes = [\"two\"]\n"
+    ))
+    .await;
+    let body = json!({"prompt": "a".repeat(100), "max_tokens": 100, "ignore_eos": true}).to_string();
+    let answer = post(rig.public, COMPLETIONS, &[("authorization", "Bearer key-small")], body.as_bytes()).await;
+    assert_eq!((answer.status, answer.error("code").as_str()), (400, "context_length_exceeded"), "{answer:?}");
+    let told = "maximum context length is 128 tokens. However, you requested 200 tokens (100 in the messages, 100 in";
+    assert!(answer.error("message").contains(told), "{}", answer.error("message"));
     rig.settles().await;
 }
 

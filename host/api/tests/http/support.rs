@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use millrace_api::{Api, ApiOptions, Running, Server};
 use millrace_config::{AdminAccess, Config};
+use millrace_core::PoolId;
+use millrace_engine::Hold;
 use millrace_node::Node;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -92,6 +94,16 @@ impl Rig {
 
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
         post(self.public, path, &[], body.to_string().as_bytes()).await
+    }
+
+    /// Whether the pool that prefills may begin steps; without them no request goes on from here.
+    pub(crate) fn prefill(&self, hold: Hold) {
+        self.node.engine().hold(PoolId(0), hold);
+    }
+
+    /// Whether the pool that decodes may begin steps; without them a request has its first token and not its second.
+    pub(crate) fn decode(&self, hold: Hold) {
+        self.node.engine().hold(PoolId(1), hold);
     }
 
     /// Waits until a sequence holds pages: before that, a client that leaves takes nothing along.

@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use millrace_engine::Hold;
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -10,20 +11,20 @@ use tokio::net::TcpStream;
 use crate::support::{CHAT, COMPLETIONS, PATIENCE, Rig, get, parse_answers, send};
 
 /// A request for one token, complete.
-fn completion(lines: &str, body: &str) -> String {
+pub(crate) fn completion(lines: &str, body: &str) -> String {
     format!("POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{lines}\r\n{body}")
 }
 
 const BODY: &str = r#"{"prompt":"a","max_tokens":1}"#;
 
 /// Everything that the server sends until it closes.
-async fn all(stream: &mut TcpStream) -> Vec<u8> {
+pub(crate) async fn all(stream: &mut TcpStream) -> Vec<u8> {
     let mut received = Vec::new();
     tokio::time::timeout(PATIENCE, stream.read_to_end(&mut received)).await.expect("an end in time").unwrap();
     received
 }
 
-fn statuses(received: &[u8]) -> Vec<u16> {
+pub(crate) fn statuses(received: &[u8]) -> Vec<u16> {
     parse_answers(received).iter().map(|answer| answer.status).collect()
 }
 
@@ -181,6 +182,7 @@ async fn a_client_that_leaves_is_noticed_behind_what_it_sent_ahead() {
     let rig = Rig::start("").await;
     let body = json!({"prompt": "once", "temperature": 0, "max_tokens": 480, "ignore_eos": true}).to_string();
     let long = completion(&format!("Content-Length: {}\r\n", body.len()), &body);
+    rig.decode(Hold::Held);
     let mut stream = TcpStream::connect(rig.public).await.unwrap();
     stream.write_all(format!("{long}GET /live HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).await.unwrap();
     rig.runs().await;
@@ -189,12 +191,54 @@ async fn a_client_that_leaves_is_noticed_behind_what_it_sent_ahead() {
     rig.counts("finished_reason=\"abort\"} 1").await;
 }
 
+/// The time of bodies is far off, and none of these sends more than it says.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_that_says_it_is_too_large_is_refused_before_it_comes() {
+    let rig = Rig::start("[server]\nmax_body_bytes = 4096\nbody_timeout_ms = 600000\n").await;
+    let chunked = "Transfer-Encoding: chunked\r\n";
+    for (lines, body) in [
+        ("Content-Length: 4097\r\n", ""),
+        ("Content-Length: 4097\r\n", "{"),
+        ("Content-Length: 4097\r\nExpect: 100-continue\r\n", ""),
+        ("Content-Length: 18446744073709551613\r\n", ""),
+        (chunked, "1001\r\n"),
+        (chunked, "ffffffffffffffff\r\n"),
+        (chunked, "FFFFFFFFFFFFFFFF"),
+        (chunked, "1;x=\"y\"\r\n{\r\nfffffffffffffff0\r\n"),
+    ] {
+        let mut stream = TcpStream::connect(rig.public).await.unwrap();
+        let began = Instant::now();
+        stream.write_all(completion(lines, body).as_bytes()).await.unwrap();
+        let answers = parse_answers(&all(&mut stream).await);
+        assert!(began.elapsed() < Duration::from_secs(4), "at once: {lines}{body}");
+        assert_eq!(answers.len(), 1, "{lines}{body}");
+        let answer = &answers[0];
+        assert_eq!((answer.status, answer.error("code").as_str()), (413, "request_too_large"), "{lines}{body}");
+        assert_eq!(answer.headers["connection"], "close", "{lines}{body}");
+    }
+    let overflow = completion(chunked, "fffffffffffffffff\r\n");
+    assert!(matches!(send(rig.public, overflow.as_bytes()).await.status, 400 | 413), "more than a number holds");
+    let exact = BODY.len();
+    let fits = completion(chunked, &format!("{exact:x}\r\n{BODY}\r\n0\r\na: b\r\n\r\n"));
+    assert_eq!(send(rig.public, fits.as_bytes()).await.status, 200);
+    rig.settles().await;
+}
+
+/// Clients that send all before they read anything, larger than the sockets' buffers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refused_body_does_not_take_the_answer_along() {
+    const BYTES: usize = 12 << 20;
     let rig = Rig::start("[server]\nmax_body_bytes = 4096\n").await;
-    // Larger than the sockets' buffers, so the client still sends when the answer is there.
-    let head =
-        format!("POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n", 3 << 20);
-    let request = [head.as_bytes(), &vec![b' '; 3 << 20]].concat();
-    assert_eq!(send(rig.public, &request).await.status, 415);
+    let (json, length) = ("application/json", format!("Content-Length: {BYTES}"));
+    for (kind, framing, prefix, status) in [
+        ("text/plain", length.as_str(), String::new(), 415),
+        (json, &length, String::new(), 413),
+        (json, "Transfer-Encoding: chunked", format!("{BYTES:x}\r\n"), 413),
+    ] {
+        let head = format!("POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n{framing}\r\n\r\n{prefix}");
+        let mut stream = TcpStream::connect(rig.public).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stream.write_all(&vec![b' '; BYTES]).await.unwrap();
+        assert_eq!(statuses(&all(&mut stream).await), [status], "{kind} {framing}");
+    }
 }

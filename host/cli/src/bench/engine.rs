@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
+use clap::builder::RangedU64ValueParser;
 use millrace_core::{KvFormat, Precision, Stage, StagePrecision, StageRecipe};
 use serde_json::json;
 
@@ -40,7 +41,7 @@ pub(crate) struct EngineArgs {
     #[arg(short, long, value_delimiter = ',', default_value = "8")]
     depth: Vec<usize>,
     /// Worker threads; 0: all that this process may use.
-    #[arg(short, long, default_value_t = 0)]
+    #[arg(short, long, default_value_t = 0, value_parser = threads())]
     threads: usize,
     /// stored, bf16, fp8, int8 or int4.
     #[arg(long, default_value = "int8")]
@@ -76,6 +77,11 @@ pub(crate) fn parse_kv(text: &str) -> Result<KvFormat, String> {
         "fp8" => Ok(KvFormat::Fp8),
         other => Err(format!("`{other}` is no KV format; use f32, bf16 or fp8")),
     }
+}
+
+/// Threads that a backend can have; 0 leaves it to the machine.
+pub(crate) fn threads() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(0..=millrace_cpu::MAX_THREADS as u64)
 }
 
 pub(crate) fn run(args: &EngineArgs) -> Result<(), Failure> {

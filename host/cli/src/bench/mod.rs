@@ -9,7 +9,7 @@ mod room;
 
 use clap::Subcommand;
 
-pub(crate) use engine::{EngineArgs, parse_kv};
+pub(crate) use engine::{EngineArgs, parse_kv, threads};
 
 use crate::Failure;
 

@@ -5,6 +5,8 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use safetensors::tensor::Dtype;
 
+use crate::UsageError;
+
 /// An ids file larger than this is a mistake.
 const MAX_IDS_FILE_BYTES: u64 = 64 << 20;
 
@@ -12,8 +14,11 @@ const MAX_IDS_FILE_BYTES: u64 = 64 << 20;
 pub(super) fn read_ids(path: &Path) -> Result<Vec<u32>> {
     let name = path.display();
     let list = path.to_str().is_some_and(|text| text.trim_start().starts_with('['));
-    let hint = if list { "; --ids takes the name of a file that holds the list" } else { "" };
-    let size = std::fs::metadata(path).with_context(|| format!("cannot open {name}{hint}"))?.len();
+    let size = match std::fs::metadata(path) {
+        Ok(file) => file.len(),
+        Err(_) if list => bail!(UsageError(format!("--ids {name}: --ids takes the name of a file that holds the list"))),
+        Err(error) => return Err(error).with_context(|| format!("cannot open {name}")),
+    };
     ensure!(size <= MAX_IDS_FILE_BYTES, "{name}: {size} bytes; a file of token ids has at most {MAX_IDS_FILE_BYTES}");
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {name}"))?;
     let ids = match serde_json::from_slice::<Vec<u32>>(&bytes) {

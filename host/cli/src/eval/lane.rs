@@ -1,15 +1,16 @@
 //! From the command line to lanes that can be run: devices, checkpoints and models, each loaded once, and the windows that the
 //! text is cut into. Knows no statistics.
 
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
-use millrace_core::{Precision, StagePrecision};
+use millrace_core::{KvFormat, Precision, StagePrecision};
 use millrace_cpu::{CpuBackend, CpuCompute, CpuOptions};
 use millrace_model::eval::{EvalLane, EvalStage, Protocol};
 use millrace_model::{Architecture, Checkpoint, TokenizerAgreement, WeightCache, check_agreement};
@@ -17,6 +18,8 @@ use millrace_ops::Backend;
 
 use super::precision::{describe, parse_compute, parse_device};
 use super::text::Text;
+use crate::UsageError;
+use crate::bench::threads;
 
 /// A window is no longer than this unless it is asked for: logits are compared, not long contexts.
 const USUAL_WINDOW: usize = 4096;
@@ -49,7 +52,7 @@ pub(super) struct RunArgs {
     #[arg(long, default_value_t = 128, value_parser = RangedU64ValueParser::<usize>::new().range(1..=65_536))]
     chunk: usize,
     /// Worker threads; 0: all that this process may use.
-    #[arg(short, long, default_value_t = 0)]
+    #[arg(short, long, default_value_t = 0, value_parser = threads())]
     threads: usize,
     /// One JSON object on stdout instead of text.
     #[arg(long)]
@@ -67,12 +70,28 @@ impl RunArgs {
         // A window's lead has its place in the context too.
         let room = context - usize::from(text.lead.is_some()).min(context);
         let window = self.window.unwrap_or(room.min(USUAL_WINDOW)).min(text.ids.len());
-        ensure!(window <= room, "--window {window}: the model's context has room for {room} tokens of a window");
+        if window > room {
+            let message = format!("--window {window}: the model's context has room for {room} tokens of a window");
+            return Err(UsageError(message).into());
+        }
         let half = if staged { window.div_ceil(2) } else { window };
         let prefill = self.prefill_tokens.unwrap_or(half).min(window);
         let stride = self.stride.unwrap_or(window).min(window);
         Ok(Protocol { window, prefill, stride, batch: self.batch, lead: text.lead, page_tokens: 32, chunk: self.chunk })
     }
+}
+
+/// # Errors
+/// Usage where decode could not take over what prefill writes.
+fn check_formats(prefill: KvFormat, decode: KvFormat) -> Result<()> {
+    if prefill.becomes(decode) {
+        return Ok(());
+    }
+    let message = format!(
+        "decode KV {decode} cannot hold what prefill wrote in {prefill}: a hand-off keeps or narrows, f32 -> bf16 -> fp8; give \
+         decode {prefill} or a narrower format"
+    );
+    Err(UsageError(message).into())
 }
 
 /// Which checkpoint and precision a lane's stages are made from.
@@ -124,11 +143,14 @@ impl LoadedLane {
     }
 }
 
+/// Weights by where their checkpoint is: digests look at a part of the bytes, and what is compared may differ elsewhere.
+type Weights = BTreeMap<PathBuf, WeightCache>;
+
 /// Loads lanes; whatever two of them share is loaded once.
 pub(super) struct Loader {
     threads: usize,
     checkpoints: Vec<(PathBuf, Arc<Checkpoint>)>,
-    devices: Vec<(CpuCompute, Arc<CpuBackend>, WeightCache)>,
+    devices: Vec<(CpuCompute, Arc<CpuBackend>, Weights)>,
 }
 
 impl Loader {
@@ -175,9 +197,11 @@ impl Loader {
     pub(super) fn lane(&mut self, wish: &LaneWish<'_>) -> Result<LoadedLane> {
         let (prefill_path, prefill_precision) = wish.prefill;
         let (decode_path, decode_precision) = wish.decode;
+        check_formats(prefill_precision.kv, decode_precision.kv)?;
         let checkpoints = [self.open(prefill_path)?, self.open(decode_path)?];
-        let (backend, cache) = self.device(wish.compute)?;
+        let (backend, weights) = self.device(wish.compute)?;
         let mut load = |checkpoint: &Checkpoint, precision: StagePrecision| {
+            let cache = weights.entry(checkpoint.path().to_owned()).or_default();
             millrace_model::load(checkpoint, backend.as_ref(), precision.recipe, cache)
                 .with_context(|| format!("{}: weights {}", checkpoint.path().display(), precision.recipe))
         };
@@ -192,13 +216,13 @@ impl Loader {
         })
     }
 
-    fn device(&mut self, compute: CpuCompute) -> Result<(Arc<CpuBackend>, &mut WeightCache)> {
+    fn device(&mut self, compute: CpuCompute) -> Result<(Arc<CpuBackend>, &mut Weights)> {
         if !self.devices.iter().any(|(known, ..)| *known == compute) {
             let backend = CpuBackend::new(CpuOptions { threads: self.threads, compute, isa: None })?;
-            self.devices.push((compute, Arc::new(backend), WeightCache::default()));
+            self.devices.push((compute, Arc::new(backend), Weights::new()));
         }
         match self.devices.iter_mut().find(|(known, ..)| *known == compute) {
-            Some((_, backend, cache)) => Ok((backend.clone(), cache)),
+            Some((_, backend, weights)) => Ok((backend.clone(), weights)),
             None => bail!("no device computes so"),
         }
     }

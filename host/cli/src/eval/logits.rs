@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use clap::Args;
+use clap::builder::RangedU64ValueParser;
 use millrace_core::{KvFormat, StageRecipe};
 use millrace_cpu::{CpuBackend, CpuCompute, CpuOptions};
 use millrace_model::eval::{EvalOptions, greedy, visit_logits};
@@ -12,7 +13,7 @@ use safetensors::tensor::{Dtype, TensorView};
 
 use super::ids::read_ids;
 use super::precision::{default_kv, parse_compute, parse_device};
-use crate::bench::parse_kv;
+use crate::bench::{parse_kv, threads};
 
 #[derive(Args)]
 pub(crate) struct RunArgs {
@@ -35,10 +36,10 @@ pub(crate) struct RunArgs {
     #[arg(long, default_value = "cpu", value_parser = parse_device)]
     device: String,
     /// Tokens per step.
-    #[arg(long, default_value_t = 128)]
+    #[arg(long, default_value_t = 128, value_parser = RangedU64ValueParser::<usize>::new().range(1..=65_536))]
     chunk: usize,
     /// Worker threads; 0: all that this process may use.
-    #[arg(short, long, default_value_t = 0)]
+    #[arg(short, long, default_value_t = 0, value_parser = threads())]
     threads: usize,
 }
 
@@ -51,7 +52,6 @@ struct Loaded {
 }
 
 fn load(args: &RunArgs) -> Result<Loaded> {
-    ensure!(args.chunk >= 1, "--chunk {}: at least one token per step", args.chunk);
     let ids = read_ids(&args.ids)?;
     let checkpoint = Checkpoint::open(&args.model)?;
     let threads = if args.threads == 0 { millrace_cpu::available_threads() } else { args.threads };

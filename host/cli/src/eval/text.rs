@@ -10,6 +10,7 @@ use millrace_node::tokenizer_of;
 use millrace_tokenize::Tokenizer;
 
 use super::ids::read_ids;
+use crate::UsageError;
 
 /// A text larger than this is a corpus, not something to wait for.
 const MAX_TEXT_BYTES: u64 = 16 << 20;
@@ -62,7 +63,7 @@ impl Text {
                 let tokenizer = tokenizer(checkpoint).unwrap_or_default();
                 Ok(Self { ids, lead: None, tokenizer, source: None })
             }
-            (None, None) => bail!("give a text with --text FILE, or token ids with --ids FILE"),
+            (None, None) => bail!(UsageError("give a text with --text FILE, or token ids with --ids FILE".to_owned())),
         }
     }
 

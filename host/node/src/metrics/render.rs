@@ -129,6 +129,7 @@ fn engine(out: &mut Exposition, scrape: &Scrape<'_>) {
     let families = [
         ("millrace_kv_tag_checks_total", "Page-table entries whose tag a step checked.", counters.tag_checks),
         ("millrace_kv_page_mismatches_total", "Requests stopped by a tag check.", counters.page_mismatches),
+        ("millrace_outputs_not_finite_total", "Requests stopped because the model's output was no number.", counters.not_finite),
         ("millrace_handoffs_total", "Sequences handed from prefill to decode.", counters.hand_offs),
         ("millrace_handoff_pages_total", "Pages handed from prefill to decode.", counters.hand_off_pages),
         ("millrace_handoffs_aborted_total", "Hand-offs that were given up.", counters.hand_offs_aborted),

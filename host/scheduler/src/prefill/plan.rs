@@ -9,7 +9,7 @@ use crate::kept::SeqOrder;
 use crate::stage::Question;
 use crate::validate::default_order;
 use crate::view::{RowFacts, RowState, rows_table};
-use crate::{Draft, PolicyCall, PrefillEvent};
+use crate::{Draft, Neighbours, PolicyCall, PrefillEvent};
 
 /// What one pass over the order found.
 #[derive(Default)]
@@ -28,6 +28,7 @@ impl PrefillScheduler {
     /// that the policy called valid for further steps serves those without asking, as long as no row comes, ends or leaves and
     /// there are pages for all that it runs.
     pub fn plan(&mut self, now_us: u64, policy: &mut PolicyCall<'_>, tenants: &Table) -> Option<Draft> {
+        self.look_around();
         let rows: Vec<(SeqId, u32, bool)> = self.view_rows().map(|s| (s.entry.seq, s.epoch, s.runnable())).collect();
         if !rows.iter().any(|&(_, _, runs)| runs) {
             return None;
@@ -48,6 +49,11 @@ impl PrefillScheduler {
             self.state.counters.policy_overruled += u64::from(!chosen.is_empty());
         }
         self.state.draft(chosen)
+    }
+
+    /// A sequence that is alone here keeps no other of this pool waiting.
+    pub(super) fn look_around(&mut self) {
+        self.state.kept_waiting = if self.sequences.len() > 1 { Neighbours::Waiting } else { self.neighbours };
     }
 
     /// Residents, then the head of the queue.

@@ -5,7 +5,8 @@ use millrace_policy::{Budget, Plan, Table, kind};
 
 use super::{entry, limits, pool};
 use crate::{
-    Entry, Outcome, OutcomeStatus, PrefillEvent, PrefillScheduler, StepCost, StepPlan, SubmitError, TenantLedger, TenantShare,
+    Entry, Neighbours, Outcome, OutcomeStatus, PrefillEvent, PrefillScheduler, StepCost, StepPlan, SubmitError, TenantLedger,
+    TenantShare,
 };
 
 pub(crate) fn in_order(_: &Budget, rows: &Table, _: &Table) -> Plan {
@@ -106,6 +107,57 @@ fn a_step_is_bounded_in_time_by_what_steps_cost() {
     prefill.set_step_cost(Some(StepCost { token_ns: 1, ..cost }));
     assert_eq!(run(&mut prefill), [(1, 28, 16, false)], "the limit in tokens at most");
     assert_eq!(told, [16, 8, 4, 16]);
+}
+
+/// The bound in time is for those who wait. A plan that was made while nobody did is cut when somebody does.
+#[test]
+fn a_step_that_keeps_nobody_waiting_is_bounded_in_tokens_alone() {
+    let limits = crate::StageLimits { max_step_us: Some(10_000), ..limits() };
+    let mut prefill = PrefillScheduler::new(limits, pool(32));
+    prefill.set_step_cost(Some(StepCost { fixed_us: 0, token_ns: 1_000_000, largest_tokens: 16 }));
+    prefill.submit(entry(1, 60, 4)).unwrap();
+    let run = |prefill: &mut PrefillScheduler, planned: Neighbours, dispatched: Neighbours| {
+        prefill.set_neighbours(planned);
+        let draft = prefill.plan(0, &mut in_order, &Table::default()).unwrap();
+        prefill.set_neighbours(dispatched);
+        let plan = prefill.dispatch(draft).unwrap();
+        commit(prefill, &plan);
+        chunks(&plan)
+    };
+    assert_eq!(run(&mut prefill, Neighbours::Idle, Neighbours::Idle), [(1, 0, 16, false)]);
+    assert_eq!(run(&mut prefill, Neighbours::Waiting, Neighbours::Waiting), [(1, 16, 8, false)]);
+    assert_eq!(run(&mut prefill, Neighbours::Idle, Neighbours::Waiting), [(1, 24, 8, false)], "somebody came meanwhile");
+    assert_eq!(
+        run(&mut prefill, Neighbours::Waiting, Neighbours::Idle),
+        [(1, 32, 8, false)],
+        "nobody is left, but so it was planned"
+    );
+    prefill.submit(entry(2, 6, 4)).unwrap();
+    assert_eq!(run(&mut prefill, Neighbours::Idle, Neighbours::Idle), [(1, 40, 8, false)], "another prompt of the pool waits");
+    prefill.abort(SeqId(2));
+    assert_eq!(run(&mut prefill, Neighbours::Idle, Neighbours::Idle), [(1, 48, 12, true)]);
+    prefill.submit(entry(3, 12, 4)).unwrap();
+    assert_eq!(run(&mut prefill, Neighbours::Idle, Neighbours::Idle), [(3, 0, 8, false)], "1 is to decode soon");
+    assert_eq!(prefill.counters().stale_rows, 0, "what was cut off is no stale row");
+}
+
+/// A draft of several rows is cut from its end; what was cut off comes in a later step, with the pages that it was given.
+#[test]
+fn what_is_cut_off_a_draft_comes_later() {
+    let limits = crate::StageLimits { max_step_us: Some(10_000), ..limits() };
+    let mut prefill = PrefillScheduler::new(limits, pool(32));
+    for seq in 1..=3 {
+        prefill.submit(entry(seq, 5, 4)).unwrap();
+    }
+    let draft = prefill.plan(0, &mut in_order, &Table::default()).unwrap();
+    assert_eq!(draft.rows(), 3);
+    prefill.set_step_cost(Some(StepCost { fixed_us: 0, token_ns: 1_000_000, largest_tokens: 16 }));
+    let first = prefill.dispatch(draft).unwrap();
+    assert_eq!(chunks(&first), [(1, 0, 5, true), (2, 0, 3, false)]);
+    assert_eq!(prefilled(&commit(&mut prefill, &first)), [1]);
+    let second = step(&mut prefill, in_order).unwrap();
+    assert_eq!(chunks(&second), [(2, 3, 2, true), (3, 0, 5, true)]);
+    assert_eq!(prefilled(&commit(&mut prefill, &second)), [2, 3]);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use millrace_core::SeqId;
 use super::policy::Temper;
 use super::world::{End, World};
 use super::{Lcg, entry, limits};
-use crate::{Entry, StageCounters, StepCost, SubmitError};
+use crate::{Entry, Neighbours, StageCounters, StepCost, SubmitError};
 
 /// How often each thing happened over all seeds; one that never did would be a hole in the test.
 #[derive(Default)]
@@ -100,11 +100,15 @@ impl Run {
                 };
                 let cost = world.lcg.one_in(2).then(|| cost(&mut world.lcg));
                 world.prefill.set_step_cost(cost);
+                tell_neighbours(world);
                 world.plan_prefill();
             }
             13 | 14 if self.plan_ahead || world.decode.in_flight().is_none() => world.plan_decode(),
             // A draft survives until its step can begin.
-            15 if world.prefill.in_flight().is_none() => world.dispatch_prefill(),
+            15 if world.prefill.in_flight().is_none() => {
+                tell_neighbours(world);
+                world.dispatch_prefill();
+            }
             16 if world.decode.in_flight().is_none() => world.dispatch_decode(),
             _ => {
                 let index = world.lcg.below(4) as usize;
@@ -135,6 +139,12 @@ impl Run {
         self.world.quiesce();
         coverage.add(&self.world);
     }
+}
+
+/// Others come and go between a plan and its dispatch.
+fn tell_neighbours(world: &mut World) {
+    let waiting = world.lcg.one_in(2);
+    world.prefill.set_neighbours(if waiting { Neighbours::Waiting } else { Neighbours::Idle });
 }
 
 impl Coverage {

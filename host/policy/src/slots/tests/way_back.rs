@@ -151,6 +151,38 @@ fn fails_for_good(slot: &ScheduleSlot, name: &str) {
 }
 
 #[test]
+fn a_roll_back_that_nobody_asked_for_is_told() {
+    let told: Arc<std::sync::Mutex<Vec<crate::RolledBack>>> = Arc::default();
+    let slot = builtin().watched_by({
+        let told = told.clone();
+        move |rolled| told.lock().unwrap().push(rolled.clone())
+    });
+    let slot = slot.starting_with(scripted(good).0, named("a"));
+    serve(&slot, PROVEN_CALLS);
+    fails_for_good(&slot, "bad");
+    let expected = |from: &str, from_generation, to: &str| crate::RolledBack {
+        from: named(from),
+        from_generation,
+        to: named(to),
+        to_generation: from_generation + 1,
+        last_fault: PolicyFault { policy: "scripted".into(), kind: FaultKind::Trap, detail: "as told".into() }.to_string(),
+    };
+    assert_eq!(*told.lock().unwrap(), [expected("bad", 2, "a")]);
+    // What is asked for is told by whoever asked.
+    assert_eq!(back(&slot), Some("built-in".into()));
+    slot.return_to_builtin();
+    assert_eq!(told.lock().unwrap().len(), 1);
+    // The first has nobody behind it, however often it fails.
+    fails_for_good(&slot, "worse");
+    assert_eq!(told.lock().unwrap()[1..], [expected("worse", 5, "built-in")]);
+    let first = ScheduleSlot::new(scripted(|_| Err(FaultKind::Trap)).0, named("first"), BREAKER)
+        .watched_by(|rolled| panic!("{rolled:?}"));
+    for now_us in [0, 0, 100, 1_000, 10_000] {
+        assert!(ask(&first, now_us).fault.is_some());
+    }
+}
+
+#[test]
 fn a_hopeless_policy_gives_way_by_the_same_rule() {
     let slot = proven(&["a", "b"]);
     put(&slot, "hasty");

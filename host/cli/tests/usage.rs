@@ -1,0 +1,101 @@
+//! How every command takes being called wrongly: exit code 2, and one message on stderr that begins with `error:`.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn millrace(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_millrace")).args(args).output().expect("the binary runs")
+}
+
+fn repository(path: &str) -> String {
+    let path: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
+    path.to_str().expect("a path in UTF-8").to_owned()
+}
+
+/// What follows `Commands:` in a help text.
+fn listed(help: &Output) -> Vec<String> {
+    let text = String::from_utf8_lossy(&help.stdout).into_owned();
+    let commands = text.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let names = commands.filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next().map(str::to_owned));
+    names.filter(|name| name != "help").collect()
+}
+
+/// Every command as it is typed.
+fn commands() -> BTreeSet<String> {
+    let typed = |name: String| {
+        let below = listed(&millrace(&[&name, "--help"]));
+        if below.is_empty() { vec![name] } else { below.iter().map(|command| format!("{name} {command}")).collect() }
+    };
+    listed(&millrace(&["--help"])).into_iter().flat_map(typed).collect()
+}
+
+#[test]
+fn every_command_refuses_wrong_usage_alike() {
+    let (model, config) = (repository("host/model/tests/data/llama-bf16"), repository("examples/configs/glm-5.2.json"));
+    let ids = format!("{model}/expected.safetensors");
+    let (model, config, ids) = (model.as_str(), config.as_str(), ids.as_str());
+    let bad = tempfile::NamedTempFile::new().expect("a temporary file");
+    std::fs::write(bad.path(), "[server]\nlisten = 7\n").expect("written");
+    let bad = bad.path().to_str().expect("UTF-8");
+    let one = ["--gpus", "8", "--gpu-memory", "140.4"];
+    let cases: [(&str, Vec<&str>, &str); 33] = [
+        ("serve", vec![], "--config"),
+        ("serve", vec!["-c", bad], "server.listen"),
+        ("serve", vec!["-c", "/nowhere.toml"], "/nowhere.toml"),
+        ("check", vec!["--confg", bad], "--confg"),
+        ("check", vec!["-c", bad], "server.listen"),
+        ("check", vec!["-c", "/nowhere.toml"], "/nowhere.toml"),
+        ("keys new", vec![], "<TENANT>"),
+        ("keys new", vec!["a b"], "a tenant's name"),
+        ("eval logits", vec!["--model", model, "--ids", ids], "--out"),
+        ("eval logits", vec!["--model", model, "--ids", ids, "--out", "/dev/null", "--chunk", "0"], "--chunk"),
+        ("eval logits", vec!["--model", model, "--ids", ids, "--out", "/dev/null", "--threads", "5000"], "--threads"),
+        ("eval logits", vec!["--model", model, "--ids", "[1, 2]", "--out", "/dev/null"], "--ids takes the name of a file"),
+        ("eval greedy", vec!["--model", model, "--ids", ids, "--max-tokens", "x"], "--max-tokens"),
+        ("eval greedy", vec!["--model", model, "--ids", ids, "--max-tokens", "1", "--kv", "int4"], "`int4` is no KV format"),
+        ("eval perplexity", vec!["--model", model], "--text"),
+        ("eval perplexity", vec!["--model", model, "--ids", ids, "--window", "1"], "--window"),
+        (
+            "eval perplexity",
+            vec!["--model", model, "--ids", ids, "--prefill-kv", "fp8", "--decode-kv", "bf16"],
+            "keeps or narrows",
+        ),
+        ("eval compare", vec!["int5", "bf16", "--model", model, "--ids", ids], "`int5` is no recipe"),
+        ("eval compare", vec!["bf16", "bf16+kv-fp8/bf16+kv-bf16", "--model", model, "--ids", ids], "keeps or narrows"),
+        ("eval compare", vec!["bf16", "int4", "--model", model, "--ids", ids, "-t", "5000"], "--threads"),
+        ("plan", vec!["--config", config], "--gpus"),
+        ("plan", [&["--config", "/nowhere.json"][..], &one].concat(), "/nowhere.json"),
+        ("plan", [&["--config", config, "--page-tokens", "65"][..], &one].concat(), "65 tokens is no multiple of 16"),
+        ("plan", vec!["--config", config, "--gpus", "0", "--gpu-memory", "140.4"], "GPU"),
+        ("plan", [&["--config", config, "--prefill", "int4"][..], &one].concat(), "use int4-g32"),
+        ("quantize", vec![model, "/nowhere/out"], "--weights"),
+        ("quantize", vec![model, "/nowhere/out", "--weights", "fp8", "--group", "32"], "--group is for --weights int4"),
+        ("quantize", vec![model, "/nowhere/out", "--weights", "int4", "--group", "48"], "--group 48"),
+        ("quantize", vec![model, "/nowhere/out", "--weights", "fp8", "--keep", "a("], "--keep `a(`"),
+        ("quantize", vec![model, "/nowhere/out", "--weights", "fp8", "--threads", "5000"], "--threads 5000"),
+        ("bench engine", vec!["-m", model, "-b", "0"], "-b 0"),
+        ("bench engine", vec!["-m", model, "-p", "5000"], "-p 5000"),
+        ("bench engine", vec!["-m", model, "-t", "5000"], "--threads"),
+    ];
+    let mut seen = BTreeSet::new();
+    for (command, more, named) in &cases {
+        seen.insert((*command).to_owned());
+        let args: Vec<&str> = command.split(' ').chain(more.iter().copied()).collect();
+        let output = millrace(&args);
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {message}");
+        // Notes about files that were opened on the way may stand before it.
+        let error = message.lines().position(|line| line.starts_with("error: "));
+        let told = message.lines().skip(error.unwrap_or_else(|| panic!("{args:?}: {message}"))).collect::<Vec<_>>().join("\n");
+        assert!(!message.contains("error: error:"), "{args:?}: {message}");
+        assert!(told.contains(named), "{args:?}: {named} in {message}");
+        assert!(output.stdout.is_empty(), "{args:?}");
+    }
+    assert_eq!(seen, commands(), "every command has its cases");
+    for unknown in [&["brew"][..], &["keys", "brew"], &["eval", "brew"], &["bench", "brew"]] {
+        let output = millrace(unknown);
+        assert_eq!(output.status.code(), Some(2), "{unknown:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).starts_with("error: "), "{unknown:?}");
+    }
+}
