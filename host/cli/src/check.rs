@@ -6,6 +6,7 @@ use clap::Args;
 use millrace_config::Config;
 
 use crate::Failure;
+use crate::output::say;
 
 #[derive(Args)]
 pub(crate) struct CheckArgs {
@@ -16,8 +17,8 @@ pub(crate) struct CheckArgs {
 
 pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
     let config = load(&args.config)?;
-    println!("{}", config.summary());
-    println!("{}: fine", args.config.display());
+    say!("{}", config.summary());
+    say!("{}: fine", args.config.display());
     Ok(())
 }
 

@@ -4,6 +4,7 @@ use clap::Subcommand;
 use sha2::{Digest as _, Sha256};
 
 use crate::Failure;
+use crate::output::say;
 
 /// Says at a glance, and to scanners for leaked secrets, what this is.
 const PREFIX: &str = "mr_";
@@ -24,7 +25,7 @@ impl Keys {
         let Self::New { tenant } = self;
         check_name(&tenant)?;
         let key = new_key()?;
-        println!("{}", describe(&tenant, &key));
+        say!("{}", describe(&tenant, &key));
         Ok(())
     }
 }

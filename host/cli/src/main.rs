@@ -6,6 +6,7 @@ mod check;
 mod eval;
 mod keys;
 mod open_files;
+mod output;
 mod plan;
 mod quantize;
 mod serve;

@@ -3,7 +3,6 @@
 mod json;
 mod report;
 
-use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -12,6 +11,7 @@ use millrace_model::spec::ModelSpec;
 use millrace_model::{Config, spec_of};
 
 use crate::Failure;
+use crate::output::print;
 
 /// Sizes of hosts are given in GiB and end at a PiB.
 const MAX_GIB: f64 = (1u64 << 20) as f64;
@@ -85,11 +85,8 @@ struct Planned {
 pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
     let planned = planned(args).map_err(Failure::Usage)?;
     let text = if args.json { format!("{}\n", json::of(&planned)) } else { report::of(&planned) };
-    match std::io::stdout().write_all(text.as_bytes()) {
-        // Whoever reads may have seen enough.
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        written => Ok(written?),
-    }
+    print(format_args!("{text}"));
+    Ok(())
 }
 
 fn planned(args: &PlanArgs) -> Result<Planned, String> {

@@ -3,13 +3,13 @@
 mod progress;
 mod summary;
 
-use std::io::{ErrorKind, Write as _};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use millrace_model::quantize::{Detail, Preset, QuantizeError, QuantizeOptions, QuantizedFormat, quantize};
 
 use crate::Failure;
+use crate::output::print;
 
 const WHAT: &str = "\
 Quantized are the projections of the text model's layers (attention, indexer, feed-forward, experts): to the nearest code, with the
@@ -86,11 +86,8 @@ pub(crate) fn run(args: &QuantizeArgs) -> Result<(), Failure> {
         true => format!("{}\n", report.to_json(Detail::Layers)),
         false => summary::of(&report, options.format, &args.destination),
     };
-    match std::io::stdout().write_all(text.as_bytes()) {
-        // Whoever reads may have seen enough.
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        written => Ok(written?),
-    }
+    print(format_args!("{text}"));
+    Ok(())
 }
 
 fn options(args: &QuantizeArgs) -> Result<QuantizeOptions, String> {

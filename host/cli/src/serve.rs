@@ -12,6 +12,7 @@ use millrace_node::{Node, PolicyKind};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
+use crate::output::tell;
 use crate::{Failure, check, open_files};
 
 /// How long a write may wait for a client that does not read.
@@ -53,7 +54,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let server = Server::bind(api.clone(), config.server.listen, config.server.admin_listen).await?;
     let (public, admin) = (server.public_addr()?, server.admin_addr()?);
     let running = server.start();
-    println!(
+    tell!(
         "listening on http://{public}, admin on http://{admin}; loading {}",
         config.models.iter().map(|m| m.name.as_str()).collect::<Vec<_>>().join(", ")
     );
@@ -62,14 +63,14 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let node = tokio::select! {
         node = &mut loading => node.context("loading ended early")??,
         () = signals.wait() => {
-            println!("stopped while loading");
+            tell!("stopped while loading");
             std::process::exit(0);
         }
     };
     api.serve(node.clone());
     announce(&node);
     signals.wait().await;
-    println!("shutting down: requests that run have up to {} s", drain_timeout.as_secs());
+    tell!("shutting down: requests that run have up to {} s", drain_timeout.as_secs());
     drain(running, drain_timeout, signals).await;
     Ok(())
 }
@@ -77,7 +78,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
 /// A second signal ends the process at once.
 async fn drain(running: Running, timeout: Duration, mut signals: Signals) {
     tokio::select! {
-        () = running.drain(timeout) => println!("stopped"),
+        () = running.drain(timeout) => tell!("stopped"),
         () = signals.wait() => {
             eprintln!("stopped by a second signal");
             std::process::exit(1);
@@ -129,13 +130,13 @@ fn api_options(config: &Config) -> ApiOptions {
 /// What is served, in a few lines.
 fn announce(node: &Node) {
     let model = node.model();
-    println!("ready: {} ({} tokens of context)", model.name, model.context_tokens);
+    tell!("ready: {} ({} tokens of context)", model.name, model.context_tokens);
     for lane in node.lanes() {
-        println!("  lane {}: {}", lane.name, lane.precision);
+        tell!("  lane {}: {}", lane.name, lane.precision);
     }
     for kind in [PolicyKind::Route, PolicyKind::Schedule, PolicyKind::Precision] {
         let info = node.policies().status(kind).info;
-        println!("  policy {kind}: {}@{} ({})", info.name, info.version, info.origin);
+        tell!("  policy {kind}: {}@{} ({})", info.name, info.version, info.origin);
     }
 }
 

@@ -19,6 +19,7 @@ use super::profile::Profile;
 use super::report::{HEADER, Rates, TestResult};
 use super::room::Wanted;
 use crate::Failure;
+use crate::output::say;
 
 /// The first is prefill's, the second begins the time that is measured.
 const MIN_OUTPUT: usize = 4;
@@ -95,7 +96,7 @@ pub(crate) fn run(args: &EngineArgs) -> Result<(), Failure> {
     let options = LaneOptions { precision, threads: args.threads, wanted, tags: args.tags, profile };
     let lane = BenchLane::start(&args.model, &options)?;
     if !args.json {
-        println!("{}\n{HEADER}", lane.description());
+        say!("{}\n{HEADER}", lane.description());
     }
     let results = measure(args, &lane)?;
     if args.json {
@@ -154,7 +155,7 @@ fn print_json(args: &EngineArgs, lane: &BenchLane, precision: &Precision, result
          decode: tokens of all streams / time, all streams in every step, from the second token of each to the last",
         args.repeats
     );
-    println!(
+    say!(
         "{}",
         json!({"results": results, "precision": precision.to_string(), "method": method,
         "load_seconds": lane.load_seconds(), "weight_bytes": lane.weight_bytes()})
@@ -176,9 +177,9 @@ fn repeat(repeats: usize, mut test: impl FnMut() -> Result<Run>) -> Result<(Rate
 
 fn push(results: &mut Vec<TestResult>, json: bool, result: TestResult) {
     if !json {
-        println!("{}", result.line());
+        say!("{}", result.line());
         if let Some(profile) = &result.profile {
-            print!("{}", profile.text(result.stage));
+            say!("{}", profile.text(result.stage).trim_end());
         }
     }
     results.push(result);

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::lane::{LaneWish, LoadedLane, Loader, Progress, RunArgs, describe_protocol, protocol_json};
 use super::precision::Side;
 use super::text::{Text, TextArgs};
+use crate::output::say;
 
 #[derive(Args)]
 pub(crate) struct CompareArgs {
@@ -84,9 +85,9 @@ pub(super) fn run(args: &CompareArgs) -> Result<()> {
         if let (Value::Object(report), Value::Object(fields)) = (&mut report, fields) {
             report.extend(fields);
         }
-        println!("{report}");
+        say!("{report}");
     } else {
-        println!("{}", describe_protocol(&protocol, text.ids.len()));
+        say!("{}", describe_protocol(&protocol, text.ids.len()));
         print_comparison([&a, &b], &found, &text);
     }
     Ok(())
@@ -114,14 +115,14 @@ fn worst_json(token: &WorstToken, text: &Text) -> Value {
 }
 
 fn print_comparison([a, b]: [&LoadedLane; 2], found: &Comparison, text: &Text) {
-    println!("A  {} on {}", a.name(), a.device());
-    println!("B  {} on {}", b.name(), b.device());
-    println!("stage      tokens   KL mean   median      p99      max   same top   perplexity A          B    B / A");
+    say!("A  {} on {}", a.name(), a.device());
+    say!("B  {} on {}", b.name(), b.device());
+    say!("stage      tokens   KL mean   median      p99      max   same top   perplexity A          B    B / A");
     let stages = [("all", &found.all), ("prefill", &found.prefill), ("decode", &found.decode)];
     // One stage alone is all there is.
     let shown = if found.decode.tokens == 0 { 1 } else { 3 };
     for (name, row) in stages.into_iter().take(shown).filter(|(_, row)| row.tokens > 0) {
-        println!(
+        say!(
             "{name:<8} {:>8}   {:.5}  {:.5}  {:.5}  {:.5}   {:>6.2} %   {:>12.4} {:>10.4}  {:.5}",
             row.tokens,
             row.mean,
@@ -134,10 +135,10 @@ fn print_comparison([a, b]: [&LoadedLane; 2], found: &Comparison, text: &Text) {
             row.perplexity_ratio()
         );
     }
-    println!("worst tokens (probability in A, in B):");
+    say!("worst tokens (probability in A, in B):");
     for token in &found.worst {
         let choice = |choice: &Choice| format!("{} {:.4} {:.4}", text.token(choice.id), choice.a, choice.b);
-        println!(
+        say!(
             "  {:>6} {:<7} KL {:.5}  after {}: {}; A's best {}; B's best {}",
             token.place.token,
             token.place.stage.to_string(),

@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 use safetensors::tensor::Dtype;
 
 use crate::UsageError;
+use crate::output::read_bounded;
 
 /// An ids file larger than this is a mistake.
 const MAX_IDS_FILE_BYTES: u64 = 64 << 20;
@@ -14,13 +15,10 @@ const MAX_IDS_FILE_BYTES: u64 = 64 << 20;
 pub(super) fn read_ids(path: &Path) -> Result<Vec<u32>> {
     let name = path.display();
     let list = path.to_str().is_some_and(|text| text.trim_start().starts_with('['));
-    let size = match std::fs::metadata(path) {
-        Ok(file) => file.len(),
-        Err(_) if list => bail!(UsageError(format!("--ids {name}: --ids takes the name of a file that holds the list"))),
-        Err(error) => return Err(error).with_context(|| format!("cannot open {name}")),
-    };
-    ensure!(size <= MAX_IDS_FILE_BYTES, "{name}: {size} bytes; a file of token ids has at most {MAX_IDS_FILE_BYTES}");
-    let bytes = std::fs::read(path).with_context(|| format!("cannot read {name}"))?;
+    if list && !path.exists() {
+        bail!(UsageError(format!("--ids {name}: --ids takes the name of a file that holds the list")));
+    }
+    let bytes = read_bounded(path, MAX_IDS_FILE_BYTES, "a file of token ids")?;
     let ids = match serde_json::from_slice::<Vec<u32>>(&bytes) {
         Ok(ids) => ids,
         Err(_) if bytes.first().is_some_and(|b| !b.is_ascii_whitespace() && *b != b'[') => safetensors_ids(&bytes)

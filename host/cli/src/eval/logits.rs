@@ -1,8 +1,10 @@
 //! `millrace eval logits` and `millrace eval greedy`: one model over one list of token ids. Knows files and formats, not models.
 
+use std::fs::File;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use millrace_core::{KvFormat, StageRecipe};
@@ -13,7 +15,9 @@ use safetensors::tensor::{Dtype, TensorView};
 
 use super::ids::read_ids;
 use super::precision::{default_kv, parse_compute, parse_device};
+use crate::UsageError;
 use crate::bench::{parse_kv, threads};
+use crate::output::say;
 
 #[derive(Args)]
 pub(crate) struct RunArgs {
@@ -65,7 +69,11 @@ fn load(args: &RunArgs) -> Result<Loaded> {
 /// Writes `logits`, f32 [T, vocab], to `out`.
 pub(super) fn logits(args: &RunArgs, out: &Path) -> Result<()> {
     // Found out before the work, not after it.
-    let opened = std::fs::File::options().append(true).create(true).open(out);
+    let same = |path: &Path| path.canonicalize().ok();
+    if let (Some(ids), Some(out)) = (same(&args.ids), same(out)) {
+        ensure!(ids != out, UsageError(format!("--out {} is the file of --ids; give another name", out.display())));
+    }
+    let opened = File::options().append(true).create(true).open(out);
     opened.with_context(|| {
         format!("cannot write {}; --out takes the name of a file in a directory that is there", out.display())
     })?;
@@ -76,7 +84,10 @@ pub(super) fn logits(args: &RunArgs, out: &Path) -> Result<()> {
         bytes.extend(row.iter().flat_map(|logit| logit.to_le_bytes()));
     })?;
     let tensor = TensorView::new(Dtype::F32, vec![loaded.ids.len(), vocab], &bytes).context("logits")?;
-    safetensors::serialize_to_file([("logits", tensor)], None, out).with_context(|| format!("cannot write {}", out.display()))?;
+    let file = safetensors::serialize([("logits", tensor)], None).context("logits")?;
+    // Into what is there, which may be a link or a pipe: a new file in its place would be another one.
+    let written = File::options().write(true).truncate(true).open(out).and_then(|mut to| to.write_all(&file));
+    written.with_context(|| format!("cannot write {}", out.display()))?;
     eprintln!("logits f32 [{}, {vocab}] -> {}", loaded.ids.len(), out.display());
     Ok(())
 }
@@ -85,6 +96,6 @@ pub(super) fn logits(args: &RunArgs, out: &Path) -> Result<()> {
 pub(super) fn print_greedy(args: &RunArgs, max_tokens: usize) -> Result<()> {
     let loaded = load(args)?;
     let ids = greedy(loaded.model.as_ref(), &loaded.backend, &loaded.ids, max_tokens, loaded.options)?;
-    println!("{}", serde_json::json!({ "ids": ids }));
+    say!("{}", serde_json::json!({ "ids": ids }));
     Ok(())
 }

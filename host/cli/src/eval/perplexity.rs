@@ -12,6 +12,7 @@ use super::lane::{LaneWish, Loader, Progress, RunArgs, describe_protocol, protoc
 use super::precision::StageWish;
 use super::text::{Text, TextArgs};
 use crate::bench::parse_kv;
+use crate::output::say;
 
 #[derive(Args)]
 pub(crate) struct PerplexityArgs {
@@ -82,12 +83,12 @@ pub(super) fn run(args: &PerplexityArgs) -> Result<()> {
         if let (Value::Object(report), Value::Object(fields)) = (&mut report, fields) {
             report.extend(fields);
         }
-        println!("{report}");
+        say!("{report}");
     } else {
-        println!("{} on {}", lane.name(), lane.device());
-        println!("{}", describe_protocol(&protocol, text.ids.len()));
+        say!("{} on {}", lane.name(), lane.device());
+        say!("{}", describe_protocol(&protocol, text.ids.len()));
         print_scores(&found);
-        println!("{rate:.1} tokens/s");
+        say!("{rate:.1} tokens/s");
     }
     Ok(())
 }
@@ -100,11 +101,11 @@ fn score_json(score: &Score) -> Value {
 }
 
 fn print_scores(found: &Perplexity) {
-    println!("stage      tokens   perplexity   bits/token");
+    say!("stage      tokens   perplexity   bits/token");
     let stages = [("all", &found.all), ("prefill", &found.prefill), ("decode", &found.decode)];
     // One stage alone is all there is.
     let shown = if found.decode.tokens == 0 { 1 } else { 3 };
     for (name, score) in stages.into_iter().take(shown).filter(|(_, score)| score.tokens > 0) {
-        println!("{name:<8} {:>8}   {:>10.4}   {:>10.4}", score.tokens, score.perplexity(), score.bits_per_token());
+        say!("{name:<8} {:>8}   {:>10.4}   {:>10.4}", score.tokens, score.perplexity(), score.bits_per_token());
     }
 }

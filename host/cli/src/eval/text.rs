@@ -11,6 +11,7 @@ use millrace_tokenize::Tokenizer;
 
 use super::ids::read_ids;
 use crate::UsageError;
+use crate::output::read_bounded;
 
 /// A text larger than this is a corpus, not something to wait for.
 const MAX_TEXT_BYTES: u64 = 16 << 20;
@@ -109,8 +110,6 @@ fn tokenizer(checkpoint: &Checkpoint) -> Result<Option<Tokenizer>> {
 
 fn read_text(path: &Path) -> Result<String> {
     let name = path.display();
-    let size = std::fs::metadata(path).with_context(|| format!("cannot open {name}"))?.len();
-    ensure!(size <= MAX_TEXT_BYTES, "{name}: {size} bytes; at most {MAX_TEXT_BYTES} are scored, give a part of it");
-    let bytes = std::fs::read(path).with_context(|| format!("cannot read {name}"))?;
+    let bytes = read_bounded(path, MAX_TEXT_BYTES, "a text to score")?;
     String::from_utf8(bytes).with_context(|| format!("{name}: not UTF-8; convert it first"))
 }

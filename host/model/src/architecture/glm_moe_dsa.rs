@@ -69,7 +69,7 @@ fn sparse_layers(config: &Config, layers: usize) -> Result<Vec<bool>, Checkpoint
     let Some(types) = config.texts("mlp_layer_types")? else {
         return Ok((0..layers).map(|layer| layer >= dense_layers).collect());
     };
-    if types.len() < layers || types.iter().any(|kind| !matches!(*kind, "dense" | "sparse")) {
+    if types.len() != layers || types.iter().any(|kind| !matches!(*kind, "dense" | "sparse")) {
         return Err(config.wrong("mlp_layer_types", format!("does not say dense or sparse of each of {layers} layers")));
     }
     Ok(types.iter().map(|kind| *kind == "sparse").collect())

@@ -255,6 +255,7 @@ fn impossible_values_name_their_key() {
         (GLM, r#","num_hidden_layers":1,"indexer_types":["shared"]"#, "indexer_types"),
         (GLM, r#","num_hidden_layers":1,"indexer_types":["none"]"#, "indexer_types"),
         (GLM, r#","mlp_layer_types":["dense"]"#, "mlp_layer_types"),
+        (GLM, r#","num_hidden_layers":2,"mlp_layer_types":["dense","dense","sparse"]"#, "mlp_layer_types"),
     ];
     for (base, more, named) in cases {
         let message = read(base, more).unwrap_err().to_string();

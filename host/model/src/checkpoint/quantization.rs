@@ -22,6 +22,8 @@ use std::fmt;
 use groups::Group;
 use patterns::{Match, Modules, Patterns, spellings};
 
+use serde_json::{Value, json};
+
 use crate::CheckpointError;
 use crate::checkpoint::config::Config;
 
@@ -84,6 +86,9 @@ impl Quantization {
         match section.text("quant_method")? {
             Some("fp8") => read_fp8(&section),
             Some("compressed-tensors") => {
+                if section.value("transform_config").is_some_and(|value| *value != Value::Null && *value != json!({})) {
+                    return Err(refused(&section, "compressed-tensors with a `transform_config` (rotated weights)".to_owned()));
+                }
                 Ok(Self::Groups { groups: groups::read(&section)?, ignore: Patterns::read(&section, "ignore")? })
             }
             Some(other) => Err(refused(&section, format!("quantization by {}", method_name(other)))),

@@ -190,6 +190,13 @@ fn layouts_that_are_not_read() {
         llama("NVFP4 by its config", &["config.json", "NVFP4", KNOWN], |hub| {
             hub.config["quantization_config"] = json!({ "quant_method": "modelopt", "quant_algo": "NVFP4" });
         }),
+        llama("rotated weights by its config", &["config.json", "`transform_config` (rotated weights)", KNOWN], |hub| {
+            hub.config["quantization_config"] = json!({
+                "quant_method": "compressed-tensors", "format": "pack-quantized",
+                "config_groups": { "group_0": { "targets": ["Linear"], "weights": { "num_bits": 4, "group_size": 32 } } },
+                "transform_config": { "config_groups": { "R1": { "type": "hadamard" } } },
+            });
+        }),
         llama("AWQ or GPTQ by its tensors", &["q_proj.qweight` (AWQ or GPTQ)", KNOWN], |hub| {
             hub.remove(Q);
             hub.add("model.layers.0.self_attn.q_proj.qweight", "I32", &[16, 128], vec![0; 16 * 128 * 4]);
