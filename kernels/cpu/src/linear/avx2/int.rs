@@ -1,18 +1,18 @@
-//! Integer products with AVX2: `maddubs` multiplies unsigned by signed bytes and adds pairs into 16 bits, saturating. So that
-//! nothing saturates, 8-bit codes enter as |code - 128| with their sign moved to the activation: a pair is at most
-//! 2 * 128 * 127 = 32512. Of 4-bit codes a whole block fits: 16 * 15 * 127 = 30480.
+//! Integer products with AVX2: a tile is a panel of 16 rows by T rows of activations, its sums in registers.
 //!
-//! A tile is half a panel by T rows of activations. Steps and their order per block are those of the AVX-512 kernels:
-//! exact integer dot, exactly less the zero point's share, then `sum = fma(scale * x.scale, dot, sum)`, then the minimum.
+//! Steps and their order per block are those of the AVX-512 kernels, but for zero points of codes around a centre, which are
+//! added to the dot at its end (exact): integer dot, less the zero point's share, then `sum = fma(scale * x.scale, dot, sum)`,
+//! then the minimum.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::super::LinearTask;
 use super::super::activations::{ActivationBlock, QuantizedRows};
+use super::super::ahead::Ahead;
 use super::super::layout::{Codes, IntLayout, Offset, PANEL_ROWS};
 use super::super::scale_type::ScaleType;
-use super::store;
+use super::{dots, store};
 
 const NIBBLES: u8 = Codes::Nibbles as u8;
 const NARROW: u8 = Codes::Narrow as u8;
@@ -24,8 +24,27 @@ const CENTRE: u8 = Offset::Centre as u8;
 const MINIMUM: u8 = Offset::Minimum as u8;
 const ZERO: u8 = Offset::Zero as u8;
 
-/// Rows of activations in the widest tile: sums, dots and weights fit the 16 registers.
+/// Rows of activations in the widest tile: 8 dots, a line of codes and an activation fit the 16 registers.
 const TILE_ROWS: usize = 4;
+
+/// What a kernel needs to know of a weight.
+struct Shape {
+    blocks: usize,
+    /// Lines of a block's codes.
+    lines: usize,
+    panel_bytes: usize,
+    scales_offset: usize,
+    scale_bytes: usize,
+    span: usize,
+}
+
+/// The first row of a tile, and its panel.
+struct Place<'a> {
+    panel: usize,
+    row: usize,
+    scratch: &'a QuantizedRows,
+    ahead: Ahead,
+}
 
 /// See [`super::super::multiply`].
 ///
@@ -71,107 +90,126 @@ unsafe fn product<const CODES: u8, const SCALE: u8, const OFFSET: u8>(
     panels: Range<usize>,
     scratch: &QuantizedRows,
 ) {
+    let shape = Shape {
+        blocks: layout.blocks,
+        lines: std::hint::black_box(layout.code_bytes() / 64),
+        panel_bytes: layout.panel_bytes(),
+        scales_offset: layout.scales_offset(),
+        scale_bytes: layout.scale_bytes(),
+        span: layout.span,
+    };
     let tiles = task.rows.div_ceil(TILE_ROWS);
+    let steps = task.passes() * shape.blocks;
     for panel in panels {
-        let mut row = 0;
+        let ahead = Ahead::of(task, shape.panel_bytes, (panel + 1, 1), tiles * steps);
+        let mut place = Place { panel, row: 0, scratch, ahead };
         for tile in 0..tiles {
-            let size = (task.rows - row).div_ceil(tiles - tile);
-            for half in [panel * 2, panel * 2 + 1] {
-                // SAFETY: `row + size <= task.rows`; the rest is the caller's condition.
-                unsafe {
-                    match size {
-                        1 => run::<CODES, SCALE, OFFSET, 1>(task, layout, half, (row, scratch)),
-                        2 => run::<CODES, SCALE, OFFSET, 2>(task, layout, half, (row, scratch)),
-                        3 => run::<CODES, SCALE, OFFSET, 3>(task, layout, half, (row, scratch)),
-                        _ => run::<CODES, SCALE, OFFSET, 4>(task, layout, half, (row, scratch)),
-                    }
+            // Tiles of nearly equal size.
+            let rows = (task.rows - place.row).div_ceil(tiles - tile);
+            // SAFETY: the panel is in the range and `place.row + rows <= task.rows`; the rest is the caller's condition.
+            unsafe {
+                match rows {
+                    1 => run::<CODES, SCALE, OFFSET, 1>(task, &shape, &place),
+                    2 => run::<CODES, SCALE, OFFSET, 2>(task, &shape, &place),
+                    3 => run::<CODES, SCALE, OFFSET, 3>(task, &shape, &place),
+                    _ => run::<CODES, SCALE, OFFSET, 4>(task, &shape, &place),
                 }
             }
-            row += size;
+            place.row += rows;
+            place.ahead.advance(steps);
         }
     }
 }
 
+/// Computes and stores one tile.
+///
+/// # Safety
+/// A panel and T quantized rows from `place`; the conditions of [`multiply_int`].
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn run<const CODES: u8, const SCALE: u8, const OFFSET: u8, const T: usize>(
     task: &LinearTask<'_>,
-    layout: &IntLayout,
-    half: usize,
-    (row, scratch): (usize, &QuantizedRows),
+    shape: &Shape,
+    place: &Place<'_>,
 ) {
-    // SAFETY: the panel exists and T rows from `row` are quantized, by the callers above.
+    // SAFETY: the caller's condition.
     unsafe {
-        let panel = task.weight.storage.start().add(half / 2 * layout.panel_bytes());
+        let w = task.weight.storage.start().add(place.panel * shape.panel_bytes);
         let x = |pass: usize| -> [*const ActivationBlock; T] {
-            std::array::from_fn(|t| scratch.row(task.scratch_row(row + t, pass), task.weight.cols).cast_const())
+            std::array::from_fn(|t| place.scratch.row(task.scratch_row(place.row + t, pass), task.weight.cols).cast_const())
         };
-        let mut sums = tile::<CODES, SCALE, OFFSET, T>(layout, panel, half % 2, x(0));
+        let mut sums = tile::<CODES, SCALE, OFFSET, T>(shape, w, x(0), place.ahead);
+        let mut ahead = place.ahead;
         for pass in 1..task.passes() {
-            let rest = tile::<CODES, SCALE, OFFSET, T>(layout, panel, half % 2, x(pass));
+            ahead.advance(shape.blocks);
+            let rest = tile::<CODES, SCALE, OFFSET, T>(shape, w, x(pass), ahead);
             for t in 0..T {
-                sums[t] = _mm256_add_ps(sums[t], rest[t]);
+                sums[t] = [_mm256_add_ps(sums[t][0], rest[t][0]), _mm256_add_ps(sums[t][1], rest[t][1])];
             }
         }
         for (t, sums) in sums.into_iter().enumerate() {
-            store(task, half, row + t, sums);
+            store(task, place.panel * 2, place.row + t, sums[0]);
+            store(task, place.panel * 2 + 1, place.row + t, sums[1]);
         }
     }
 }
 
-/// Sums of one half of a panel with T rows of activations.
+/// Sums of the panel at `w` with T rows of activations.
 ///
 /// # Safety
-/// A panel at `panel` and `layout.blocks` activation blocks at each of `x`.
+/// A panel at `w` and `shape.blocks` activation blocks at each of `x`.
 #[inline(always)]
 unsafe fn tile<const CODES: u8, const SCALE: u8, const OFFSET: u8, const T: usize>(
-    layout: &IntLayout,
-    panel: *const u8,
-    half: usize,
+    shape: &Shape,
+    w: *const u8,
     x: [*const ActivationBlock; T],
-) -> [__m256; T] {
+    ahead: Ahead,
+) -> [[__m256; 2]; T] {
     let code_bytes = if CODES == NIBBLES { 256 } else { 512 };
     let scale_size = if SCALE == F32 { 4 } else { 2 };
     let beside_size = if OFFSET == MINIMUM { 2 } else { 1 };
-    let (mut scales_at, mut left) = (layout.scales_offset(), layout.span);
+    let (mut scales_at, mut left) = (shape.scales_offset, shape.span);
     // SAFETY: offsets stay within the panel and activation blocks that the caller vouches for.
     unsafe {
-        let mut sums = [_mm256_setzero_ps(); T];
-        for block in 0..layout.blocks {
+        let mut sums = [[_mm256_setzero_ps(); 2]; T];
+        for block in 0..shape.blocks {
+            ahead.prefetch(block);
             let mut x = x;
             for x in &mut x {
                 *x = x.add(block);
             }
-            let codes = panel.add(block * code_bytes + half * 32);
+            let codes = w.add(block * code_bytes);
             let dots = match CODES {
-                NIBBLES => nibble_dots(codes, x),
-                NARROW => narrow_dots(codes, x),
-                _ => wide_dots(codes, x),
+                NIBBLES => dots::nibbles(codes, shape.lines, x),
+                NARROW => dots::narrow(codes, shape.lines, x),
+                _ => dots::wide(codes, shape.lines, x),
             };
-            let scale = load_scales::<SCALE>(panel.add(scales_at + half * 8 * scale_size));
-            let beside = panel.add(scales_at + PANEL_ROWS * scale_size + half * 8 * beside_size);
-            let zero = if OFFSET == ZERO { load_zeros(beside) } else { _mm256_setzero_ps() };
-            for t in 0..T {
-                let start = match (CODES, OFFSET) {
-                    (WIDE, MINIMUM) => -(*x[t]).zero_128,
-                    (WIDE, _) | (_, MINIMUM | ZERO) => 0,
-                    _ => (*x[t]).zero_8,
-                };
-                let mut dot = _mm256_cvtepi32_ps(_mm256_add_epi32(dots[t], _mm256_set1_epi32(start)));
-                if OFFSET == ZERO {
-                    dot = _mm256_fnmadd_ps(zero, _mm256_set1_ps((*x[t]).sum() as f32), dot);
-                }
-                let scale = _mm256_mul_ps(scale, _mm256_set1_ps((*x[t]).scale));
-                sums[t] = _mm256_fmadd_ps(scale, dot, sums[t]);
-            }
-            if OFFSET == MINIMUM {
-                let minimum = _mm256_cvtph_ps(_mm_loadu_si128(beside.cast()));
+            for h in 0..2 {
+                let scale = load_scales::<SCALE>(w.add(scales_at + h * 8 * scale_size));
+                let beside = w.add(scales_at + PANEL_ROWS * scale_size + h * 8 * beside_size);
+                let zero = if OFFSET == ZERO { load_zeros(beside) } else { _mm256_setzero_ps() };
                 for t in 0..T {
-                    sums[t] = _mm256_fmadd_ps(minimum, _mm256_set1_ps((*x[t]).scaled_sum), sums[t]);
+                    let start = match (CODES, OFFSET) {
+                        (WIDE, MINIMUM) => -(*x[t]).zero_128,
+                        (WIDE, _) | (_, MINIMUM | ZERO) => 0,
+                        _ => (*x[t]).zero_8,
+                    };
+                    let mut dot = _mm256_cvtepi32_ps(_mm256_add_epi32(dots[t][h], _mm256_set1_epi32(start)));
+                    if OFFSET == ZERO {
+                        dot = _mm256_fnmadd_ps(zero, _mm256_set1_ps((*x[t]).sum() as f32), dot);
+                    }
+                    let scale = _mm256_mul_ps(scale, _mm256_set1_ps((*x[t]).scale));
+                    sums[t][h] = _mm256_fmadd_ps(scale, dot, sums[t][h]);
+                }
+                if OFFSET == MINIMUM {
+                    let minimum = _mm256_cvtph_ps(_mm_loadu_si128(beside.cast()));
+                    for t in 0..T {
+                        sums[t][h] = _mm256_fmadd_ps(minimum, _mm256_set1_ps((*x[t]).scaled_sum), sums[t][h]);
+                    }
                 }
             }
             left -= 1;
             if left == 0 {
-                (scales_at, left) = (scales_at + layout.scale_bytes(), layout.span);
+                (scales_at, left) = (scales_at + shape.scale_bytes, shape.span);
             }
         }
         sums
@@ -198,74 +236,4 @@ unsafe fn load_scales<const SCALE: u8>(at: *const u8) -> __m256 {
 unsafe fn load_zeros(at: *const u8) -> __m256 {
     // SAFETY: the caller's condition.
     unsafe { _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(at.cast()))) }
-}
-
-/// Activations `4 * line .. 4 * line + 4` of a block in every 32-bit lane.
-///
-/// # Safety
-/// An activation block at `x`; `line < 8`.
-#[inline(always)]
-unsafe fn four(x: *const ActivationBlock, line: usize) -> __m256i {
-    // SAFETY: the caller's condition: 32 bytes of `q` come first.
-    unsafe { _mm256_set1_epi32(x.cast::<i32>().add(line).read()) }
-}
-
-/// # Safety
-/// A block's codes at `codes` (this half), activation blocks at `x`. The same for the two below.
-#[inline(always)]
-unsafe fn nibble_dots<const T: usize>(codes: *const u8, x: [*const ActivationBlock; T]) -> [__m256i; T] {
-    // SAFETY: four lines of 64 bytes, of which this half reads 32.
-    unsafe {
-        let mask = _mm256_set1_epi8(0xf);
-        let mut pairs = [_mm256_setzero_si256(); T];
-        for line in 0..4 {
-            let both = _mm256_loadu_si256(codes.add(line * 64).cast());
-            let (low, high) = (_mm256_and_si256(both, mask), _mm256_and_si256(_mm256_srli_epi16::<4>(both), mask));
-            for t in 0..T {
-                pairs[t] = _mm256_add_epi16(pairs[t], _mm256_maddubs_epi16(low, four(x[t], line)));
-                pairs[t] = _mm256_add_epi16(pairs[t], _mm256_maddubs_epi16(high, four(x[t], line + 4)));
-            }
-        }
-        for pairs in &mut pairs {
-            *pairs = _mm256_madd_epi16(*pairs, _mm256_set1_epi16(1));
-        }
-        pairs
-    }
-}
-
-#[inline(always)]
-unsafe fn narrow_dots<const T: usize>(codes: *const u8, x: [*const ActivationBlock; T]) -> [__m256i; T] {
-    // SAFETY: eight lines of 64 bytes, of which this half reads 32.
-    unsafe {
-        let mut pairs = [_mm256_setzero_si256(); T];
-        for line in 0..8 {
-            let codes = _mm256_loadu_si256(codes.add(line * 64).cast());
-            for t in 0..T {
-                pairs[t] = _mm256_add_epi16(pairs[t], _mm256_maddubs_epi16(codes, four(x[t], line)));
-            }
-        }
-        for pairs in &mut pairs {
-            *pairs = _mm256_madd_epi16(*pairs, _mm256_set1_epi16(1));
-        }
-        pairs
-    }
-}
-
-/// Dots with `code - 128`.
-#[inline(always)]
-unsafe fn wide_dots<const T: usize>(codes: *const u8, x: [*const ActivationBlock; T]) -> [__m256i; T] {
-    // SAFETY: eight lines of 64 bytes, of which this half reads 32.
-    unsafe {
-        let mut dots = [_mm256_setzero_si256(); T];
-        for line in 0..8 {
-            let codes = _mm256_loadu_si256(codes.add(line * 64).cast());
-            let signed = _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
-            let magnitude = _mm256_abs_epi8(signed);
-            for t in 0..T {
-                let pairs = _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(four(x[t], line), signed));
-                dots[t] = _mm256_add_epi32(dots[t], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-            }
-        }
-        dots
-    }
 }

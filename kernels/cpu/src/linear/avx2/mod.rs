@@ -2,6 +2,7 @@
 //! instruction set was checked.
 
 mod dense;
+mod dots;
 mod int;
 
 use std::arch::x86_64::*;
@@ -100,8 +101,7 @@ fn lane_sum(v: __m256i) -> i32 {
 ///
 /// # Safety
 /// The condition on `out` and `bias` of `super::multiply`; AVX2 is available.
-#[inline]
-#[target_feature(enable = "avx2")]
+#[inline(always)]
 unsafe fn store(task: &LinearTask<'_>, half: usize, row: usize, sums: __m256) {
     let first = half * HALF_ROWS;
     let count = task.weight.rows.saturating_sub(first);

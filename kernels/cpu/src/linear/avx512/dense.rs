@@ -7,8 +7,9 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::super::LinearTask;
+use super::super::ahead::Ahead;
 use super::super::layout::{DENSE_BLOCK_COLS, DenseLayout, Element};
-use super::{Ahead, store};
+use super::store;
 
 const F32: u8 = Element::F32 as u8;
 const BF16: u8 = Element::Bf16 as u8;
@@ -74,12 +75,12 @@ unsafe fn product<const ELEMENT: u8>(task: &LinearTask<'_>, layout: &DenseLayout
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c")]
 unsafe fn rows<const ELEMENT: u8>(task: &LinearTask<'_>, layout: &DenseLayout, panel: usize, count: usize) {
     let (tiles, steps) = (task.rows.div_ceil(TILE_ROWS), layout.cols.div_ceil(STEP_COLS));
-    let mut ahead = Ahead::of(task, layout.panel_bytes(), panel + 2, tiles * steps);
+    let mut ahead = Ahead::of(task, layout.panel_bytes(), (panel + 2, 2), tiles * steps);
     let mut row = 0;
     for tile in 0..tiles {
         let size = (task.rows - row).div_ceil(tiles - tile);
         let prefetch = match row {
-            _ if ahead.lines_per_step <= BURST_LINES => Prefetch::Next(ahead),
+            _ if ahead.lines_per_step() <= BURST_LINES => Prefetch::Next(ahead),
             0 => Prefetch::Streams,
             _ => Prefetch::Nothing,
         };

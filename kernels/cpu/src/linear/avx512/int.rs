@@ -16,9 +16,10 @@ use std::ops::Range;
 
 use super::super::LinearTask;
 use super::super::activations::{ActivationBlock, QuantizedRows};
+use super::super::ahead::Ahead;
 use super::super::layout::{Codes, IntLayout, Offset, PANEL_ROWS};
 use super::super::scale_type::ScaleType;
-use super::{Ahead, store};
+use super::store;
 
 /// What a kernel needs to know of a weight.
 struct Shape {
@@ -104,7 +105,8 @@ unsafe fn product<const NIBBLES: bool, const SCALE: u8, const OFFSET: u8>(
     let tiles = task.rows.div_ceil(TILE_ROWS);
     let steps = task.passes() * shape.blocks;
     for panel in panels.clone().step_by(2) {
-        let mut place = Place { panel, row: 0, scratch, ahead: Ahead::of(task, shape.panel_bytes, panel + 2, tiles * steps) };
+        let mut place =
+            Place { panel, row: 0, scratch, ahead: Ahead::of(task, shape.panel_bytes, (panel + 2, 2), tiles * steps) };
         for tile in 0..tiles {
             // Tiles of nearly equal size.
             let rows = (task.rows - place.row).div_ceil(tiles - tile);

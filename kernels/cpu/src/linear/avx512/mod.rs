@@ -20,45 +20,6 @@ pub(super) use dense::multiply_dense;
 pub(super) use int::multiply_int;
 pub(super) use quantize::quantize;
 
-/// What to prefetch while tiles of two panels are computed: the next two panels, spread evenly over all steps of all tiles, so
-/// that memory is read all the time. To the second cache level: two panels of wide rows overflow the first.
-#[derive(Clone, Copy)]
-struct Ahead {
-    next: *const u8,
-    lines_per_step: usize,
-    /// Lines that are left for this and later tiles.
-    lines: usize,
-}
-
-impl Ahead {
-    /// `panel`: the first of the two to prefetch, which need not exist; `steps`: of all tiles together, at least 1.
-    fn of(task: &LinearTask<'_>, panel_bytes: usize, panel: usize, steps: usize) -> Self {
-        let lines = 2 * panel_bytes / 64;
-        let next = task.weight.storage.start().wrapping_add(panel * panel_bytes);
-        Self { next, lines_per_step: lines.div_ceil(steps), lines }
-    }
-
-    /// In each step of a tile.
-    #[inline(always)]
-    fn prefetch(&self, step: usize) {
-        for line in 0..self.lines_per_step {
-            let at = self.next.wrapping_add((step * self.lines_per_step + line) * 64);
-            // SAFETY: prefetching touches nothing, and every x86-64 has it.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) };
-        }
-    }
-
-    /// After a tile of `steps` steps.
-    fn advance(&mut self, steps: usize) {
-        let done = (self.lines_per_step * steps).min(self.lines);
-        self.next = self.next.wrapping_add(done * 64);
-        self.lines -= done;
-        if self.lines == 0 {
-            self.lines_per_step = 0;
-        }
-    }
-}
-
 /// Writes one row's part of a panel to the output.
 ///
 /// # Safety
