@@ -4,7 +4,7 @@ import json
 
 from test_commands import millrace
 
-PROMPT_TOKENS, MAX_TOKENS, REQUESTS, REPEATS = 64, 12, 8, 2
+PROMPT_TOKENS, MAX_TOKENS, REQUESTS, REPEATS = 64, 8, 4, 2
 # What the chat template and one prompt's odd first word may add or take.
 SLACK = 4
 

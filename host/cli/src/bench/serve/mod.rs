@@ -42,6 +42,7 @@ mod prompts;
 mod report;
 mod sse;
 
+use std::io::{IsTerminal as _, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
@@ -94,10 +95,14 @@ async fn measure(settings: &Settings) -> anyhow::Result<u64> {
         let mut level = Level::new(concurrency, requests, settings.max_tokens, settings.goals);
         let mut clients: Vec<Client> = (0..concurrency).map(|_| Client::new(workload.endpoint.clone())).collect();
         let warm_up = settings.warm_up.unwrap_or(concurrency as u32);
+        let progress = Progress::of(concurrency);
+        progress.show("warm-up");
         level.warm_up_failures = workload.round(&mut clients, warm_up, size.words).await.failures;
-        for _ in 0..settings.repeats {
+        for repeat in 1..=settings.repeats {
+            progress.show(&format!("repeat {repeat} of {}", settings.repeats));
             level.add(workload.round(&mut clients, requests, size.words).await);
         }
+        progress.clear();
         if !settings.json {
             say!("{}", level.text());
         }
@@ -122,6 +127,31 @@ fn raise_file_limit(settings: &Settings) -> anyhow::Result<()> {
          or take fewer clients"
     );
     Ok(())
+}
+
+/// One line on a terminal that says where a level is; nothing where stderr is no terminal.
+struct Progress {
+    concurrency: usize,
+    is_seen: bool,
+}
+
+impl Progress {
+    fn of(concurrency: usize) -> Self {
+        Self { concurrency, is_seen: std::io::stderr().is_terminal() }
+    }
+
+    fn show(&self, step: &str) {
+        if self.is_seen {
+            // Whoever cannot be told how far it is can still be told how it ended.
+            let _ = write!(std::io::stderr(), "\r{:<60}", format!("{} clients: {step}", self.concurrency));
+        }
+    }
+
+    fn clear(&self) {
+        if self.is_seen {
+            let _ = write!(std::io::stderr(), "\r{:<60}\r", "");
+        }
+    }
 }
 
 fn heading(settings: &Settings, size: PromptSize) -> String {
