@@ -76,7 +76,7 @@ fn every_request_is_another_prompt_with_all_that_is_promised() {
 }
 
 /// Each with the kind that it counts as.
-const BAD: [(Reply, &str); 12] = [
+const BAD: [(Reply, &str); 14] = [
     (Reply::Busy, "status_429"),
     (Reply::Echo, "status_403"),
     (Reply::CutWithin, "cut"),
@@ -88,7 +88,9 @@ const BAD: [(Reply, &str); 12] = [
     (Reply::Unfinished, "unfinished"),
     (Reply::Empty, "empty"),
     (Reply::Endless, "too_large"),
-    (Reply::Hang, "timeout"),
+    (Reply::Flood, "too_large"),
+    (Reply::LongHead, "too_large"),
+    (Reply::LongError, "status_500"),
 ];
 
 #[test]
@@ -96,24 +98,34 @@ fn failures_end_no_level_and_are_counted_by_kind() {
     let good = [Reply::Stream, Reply::Whole, Reply::Reasoning];
     let script: Vec<Reply> = BAD.iter().map(|(reply, _)| *reply).chain(good).collect();
     let server = Server::start(&script);
-    let args = format!("--concurrency 3 --requests {} --repeats 2 --warm-up 0 --timeout-s 2 --json", script.len());
+    let args = format!("--concurrency 3 --requests {} --repeats 2 --warm-up 0 --json", script.len());
     let output = bench(&server, &args);
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("24 requests failed"), "{}", text(&output));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("28 requests failed"), "{}", text(&output));
     let level = &json(&output)["results"][0];
-    assert_eq!((&level["requests"], &level["failures"]["total"]), (&30.into(), &24.into()), "{level}");
+    assert_eq!((&level["requests"], &level["failures"]["total"]), (&34.into(), &28.into()), "{level}");
     for (_, kind) in BAD {
         let expected = 2 * BAD.iter().filter(|(_, other)| *other == kind).count() as u64;
         assert_eq!(count(&level["failures"], kind), expected, "{kind} in {}", level["failures"]);
     }
     let examples = level["failures"].to_string();
-    for words in ["try later", "out of pages", "nonsense", "not with Bearer (the API key)", "not done within 2 s"] {
+    for words in ["try later", "out of pages", "nonsense", "not with Bearer (the API key)"] {
         assert!(examples.contains(words), "{words} in {examples}");
     }
-    assert!(!text(&output).contains(KEY));
+    assert!(!text(&output).contains(KEY) && text(&output).len() < 10_000);
     // 6 by usage, 2 by usage, 2 by chunks; of each two.
     assert_eq!((&level["output_tokens"], &level["output_tokens_from"]), (&20.into(), &"mixed".into()));
     assert_eq!((&level["whole_answers"], &level["short_answers"]), (&2.into(), &2.into()));
+}
+
+#[test]
+fn a_request_has_its_time_and_no_more() {
+    let server = Server::start(&[Reply::Hang]);
+    let output = bench(&server, "--concurrency 2 --requests 2 --repeats 1 --warm-up 0 --timeout-s 1 --json");
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    let failures = &json(&output)["results"][0]["failures"];
+    assert_eq!((&failures["total"], count(failures, "timeout")), (&2.into(), 2), "{failures}");
+    assert!(failures.to_string().contains("not done within 1 s"), "{failures}");
 }
 
 #[test]

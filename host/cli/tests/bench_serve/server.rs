@@ -47,6 +47,12 @@ pub(crate) enum Reply {
     Empty,
     /// A line without an end.
     Endless,
+    /// Comments without an end, none of them long.
+    Flood,
+    /// A head that is longer than heads are.
+    LongHead,
+    /// 500 with a body of a mebibyte.
+    LongError,
     /// Nothing, until the client goes.
     Hang,
 }
@@ -184,6 +190,21 @@ fn send(mut to: &TcpStream, reply: Reply, body: &Value, key: Option<&str>) -> st
             for _ in 0..64 {
                 to.write_all(chunk(&"x".repeat(1 << 16)).as_bytes())?;
             }
+            return Ok(false);
+        }
+        Reply::Flood => {
+            to.write_all(head("").as_bytes())?;
+            for _ in 0..256 {
+                to.write_all(chunk(&": ping\n\n".repeat(1 << 13)).as_bytes())?;
+            }
+            return Ok(false);
+        }
+        Reply::LongHead => {
+            to.write_all(head(&format!("X-Long: {}\r\n", "x".repeat(1 << 20))).as_bytes())?;
+            return Ok(false);
+        }
+        Reply::LongError => {
+            answer(to, "500 Internal Server Error", &json!({"error": {"message": "long".repeat(1 << 18)}}))?;
             return Ok(false);
         }
         Reply::Hang => {

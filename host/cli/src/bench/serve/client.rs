@@ -19,12 +19,32 @@ use super::failure::{Failed, Kind};
 
 /// Of a response's head, and of what is read at once.
 const MAX_BUFFER_BYTES: usize = 64 << 10;
-/// Of an answer's body.
-const MAX_BODY_BYTES: usize = 64 << 20;
+/// Of a chunk, on average: what it says around a token is a few hundred bytes.
+const CHUNK_BYTES: usize = 1 << 10;
+/// Of a body, for what is in no chunk with text.
+const SPARE_BYTES: usize = 1 << 20;
+/// Chunks with text for each token asked for: servers may send less than a token at a time, but not endlessly.
+const CHUNKS_PER_TOKEN: u32 = 16;
+const SPARE_CHUNKS: u32 = 1_024;
 /// Of the body of an error.
 const MAX_ERROR_BYTES: usize = 64 << 10;
 /// How long the end of a body may come after `[DONE]`, if the connection is to be used again.
 const LINGER: Duration = Duration::from_secs(1);
+
+/// How long an answer can be.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    /// Chunks with text.
+    chunks: u32,
+    bytes: usize,
+}
+
+impl Limits {
+    fn of(max_tokens: u32) -> Self {
+        let chunks = max_tokens.saturating_mul(CHUNKS_PER_TOKEN).saturating_add(SPARE_CHUNKS);
+        Self { chunks, bytes: (chunks as usize).saturating_mul(CHUNK_BYTES).saturating_add(SPARE_BYTES) }
+    }
+}
 
 type Connection = SendRequest<String>;
 
@@ -39,10 +59,10 @@ impl Client {
         Self { endpoint, connection: None }
     }
 
-    /// Sends `body` and reads the answer, with at most `max_chunks` chunks. Time runs from here, connecting included.
-    pub(super) async fn ask(&mut self, body: String, max_chunks: u32) -> Result<Sample, Failed> {
-        let exchange =
-            Exchange { endpoint: &self.endpoint, began: Instant::now(), connection: self.connection.take(), max_chunks };
+    /// Sends `body`, which asks for `max_tokens`, and reads the answer. Time runs from here, connecting included.
+    pub(super) async fn ask(&mut self, body: String, max_tokens: u32) -> Result<Sample, Failed> {
+        let limits = Limits::of(max_tokens);
+        let exchange = Exchange { endpoint: &self.endpoint, began: Instant::now(), connection: self.connection.take(), limits };
         let Ok((connection, result)) = timeout(self.endpoint.timeout, exchange.run(body)).await else {
             return Err(Failed::new(Kind::Timeout, format!("not done within {} s", self.endpoint.timeout.as_secs_f64())));
         };
@@ -56,7 +76,7 @@ struct Exchange<'a> {
     endpoint: &'a Endpoint,
     began: Instant,
     connection: Option<Connection>,
-    max_chunks: u32,
+    limits: Limits,
 }
 
 impl Exchange<'_> {
@@ -101,7 +121,7 @@ impl Exchange<'_> {
     }
 
     async fn read_stream(&self, body: &mut Incoming) -> (bool, Result<Sample, Failed>) {
-        let mut answer = Answer::new(self.max_chunks);
+        let mut answer = Answer::new(self.limits.chunks);
         let mut bytes = 0;
         while !answer.is_settled() {
             let frame = match body.frame().await {
@@ -111,8 +131,8 @@ impl Exchange<'_> {
             };
             let Ok(data) = frame.into_data() else { continue };
             bytes += data.len();
-            if bytes > MAX_BODY_BYTES {
-                return (false, Err(too_large()));
+            if bytes > self.limits.bytes {
+                return (false, Err(self.too_large()));
             }
             answer.push(&data, self.elapsed_us());
         }
@@ -122,11 +142,15 @@ impl Exchange<'_> {
     }
 
     async fn read_whole(&self, body: &mut Incoming) -> (bool, Result<Sample, Failed>) {
-        match collect(body, MAX_BODY_BYTES).await {
+        match collect(body, self.limits.bytes).await {
             Ok((true, bytes)) => (true, whole(&bytes, self.elapsed_us())),
-            Ok((false, _)) => (false, Err(too_large())),
+            Ok((false, _)) => (false, Err(self.too_large())),
             Err(error) => (false, Err(broken(&error, "within the answer"))),
         }
+    }
+
+    fn too_large(&self) -> Failed {
+        Failed::new(Kind::TooLarge, format!("a body of more than {} bytes", self.limits.bytes))
     }
 
     fn elapsed_us(&self) -> u32 {
@@ -163,10 +187,6 @@ fn broken(error: &hyper::Error, when: &str) -> Failed {
 fn invalid_chunk(error: &hyper::Error) -> bool {
     let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<std::io::Error>());
     cause.is_some_and(|cause| matches!(cause.kind(), std::io::ErrorKind::InvalidInput | std::io::ErrorKind::InvalidData))
-}
-
-fn too_large() -> Failed {
-    Failed::new(Kind::TooLarge, format!("a body of more than {MAX_BODY_BYTES} bytes"))
 }
 
 /// Whether the body was read to its end, and its beginning. An error that is cut off is shown as far as it came.

@@ -17,13 +17,10 @@ use super::endpoint::Endpoint;
 use super::failure::{Failed, Tally};
 use super::prompts::Prompts;
 
-/// Failures before a server is given up, which has answered nothing yet.
+/// Probes that may fail before the server is given up.
 const PROBE_ATTEMPTS: usize = 3;
 /// A probe asks for the count of its prompt.
 const PROBE_OUTPUT: u32 = 4;
-/// Chunks with text for each token asked for: servers may send less than a token at a time, but not endlessly.
-const CHUNKS_PER_TOKEN: u32 = 16;
-const SPARE_CHUNKS: u32 = 1_024;
 
 /// The requests of a whole run; none is sent twice.
 pub(super) struct Workload {
@@ -65,8 +62,7 @@ impl Workload {
     }
 
     async fn ask(&self, client: &mut Client, words: usize, max_tokens: u32) -> Result<Sample, Failed> {
-        let max_chunks = max_tokens.saturating_mul(CHUNKS_PER_TOKEN).saturating_add(SPARE_CHUNKS);
-        client.ask(self.body(words, max_tokens), max_chunks).await
+        client.ask(self.body(words, max_tokens), max_tokens).await
     }
 
     /// The words that make a prompt of `wanted` tokens as the server counts them.
@@ -89,8 +85,7 @@ impl Workload {
                 Err(error) => {
                     failed += 1;
                     if failed == PROBE_ATTEMPTS {
-                        let told = error.shown();
-                        bail!("no answer from the server in {failed} attempts, so nothing is measured: {}: {told}", error.kind);
+                        bail!("{failed} first requests failed, so nothing is measured: {}: {}", error.kind, error.shown());
                     }
                 }
             }
