@@ -143,7 +143,7 @@ fn read_request(reader: &mut BufReader<TcpStream>) -> std::io::Result<Option<(Va
 }
 
 /// Whether the connection goes on.
-fn send(mut to: &TcpStream, reply: Reply, body: &Value, key: Option<&str>) -> std::io::Result<bool> {
+fn send(to: &TcpStream, reply: Reply, body: &Value, key: Option<&str>) -> std::io::Result<bool> {
     match reply {
         Reply::Stream | Reply::StreamAndClose => {
             let close = reply == Reply::StreamAndClose;
@@ -170,49 +170,35 @@ fn send(mut to: &TcpStream, reply: Reply, body: &Value, key: Option<&str>) -> st
         }
         Reply::Unfinished => stream(to, &[&text()])?,
         Reply::Empty => stream(to, &["data: [DONE]\n\n"])?,
-        Reply::CutWithin => {
-            to.write_all(head("").as_bytes())?;
-            to.write_all(chunk(&text()).as_bytes())?;
-            return Ok(false);
-        }
-        Reply::CutBefore => return Ok(false),
-        Reply::NoHttp => {
-            to.write_all(b"220 mail.example ESMTP\r\n\r\n")?;
-            return Ok(false);
-        }
-        Reply::BadFraming => {
-            to.write_all(format!("{}zz\r\n{}", head(""), text()).as_bytes())?;
-            return Ok(false);
-        }
-        Reply::Endless => {
-            to.write_all(head("").as_bytes())?;
-            // The client goes while this is written.
-            for _ in 0..64 {
-                to.write_all(chunk(&"x".repeat(1 << 16)).as_bytes())?;
-            }
-            return Ok(false);
-        }
-        Reply::Flood => {
-            to.write_all(head("").as_bytes())?;
-            for _ in 0..256 {
-                to.write_all(chunk(&": ping\n\n".repeat(1 << 13)).as_bytes())?;
-            }
-            return Ok(false);
-        }
-        Reply::LongHead => {
-            to.write_all(head(&format!("X-Long: {}\r\n", "x".repeat(1 << 20))).as_bytes())?;
-            return Ok(false);
-        }
-        Reply::LongError => {
-            answer(to, "500 Internal Server Error", &json!({"error": {"message": "long".repeat(1 << 18)}}))?;
-            return Ok(false);
-        }
-        Reply::Hang => {
-            to.read_exact(&mut [0])?;
+        broken => {
+            send_broken(to, broken)?;
             return Ok(false);
         }
     }
     Ok(true)
+}
+
+/// What no connection goes on after.
+fn send_broken(mut to: &TcpStream, reply: Reply) -> std::io::Result<()> {
+    match reply {
+        Reply::CutWithin => to.write_all((head("") + &chunk(&text())).as_bytes()),
+        Reply::NoHttp => to.write_all(b"220 mail.example ESMTP\r\n\r\n"),
+        Reply::BadFraming => to.write_all(format!("{}zz\r\n{}", head(""), text()).as_bytes()),
+        // The client goes while these two are written.
+        Reply::Endless => endlessly(to, &"x".repeat(1 << 16)),
+        Reply::Flood => endlessly(to, &": ping\n\n".repeat(1 << 13)),
+        Reply::LongHead => to.write_all(head(&format!("X-Long: {}\r\n", "x".repeat(1 << 20))).as_bytes()),
+        Reply::LongError => answer(to, "500 Internal Server Error", &json!({"error": {"message": "long".repeat(1 << 18)}})),
+        Reply::Hang => to.read_exact(&mut [0]),
+        // `CutBefore`, and what is not broken.
+        _ => Ok(()),
+    }
+}
+
+/// Far more than any client takes.
+fn endlessly(mut to: &TcpStream, text: &str) -> std::io::Result<()> {
+    to.write_all(head("").as_bytes())?;
+    (0..256).try_for_each(|_| to.write_all(chunk(text).as_bytes()))
 }
 
 fn stream_well(mut to: &TcpStream, body: &Value, headers: &str) -> std::io::Result<()> {
