@@ -54,6 +54,17 @@ fn unsafe_is_in_kernels_and_one_mapped_file() {
 }
 
 #[test]
+fn the_command_line_speaks_http_in_one_folder() {
+    let outside = sources().iter().filter(|source| source.path.starts_with("host/cli/src/"));
+    let outside = outside.filter(|source| !source.path.starts_with("host/cli/src/bench/serve/"));
+    let violations: Vec<String> = outside
+        .flat_map(|source| ["hyper", "hyper_util", "http_body_util"].map(|library| found(source, library)))
+        .flatten()
+        .collect();
+    expect_none("only `bench serve`, a client, speaks HTTP in the command line", &violations);
+}
+
+#[test]
 fn packages_without_unsafe_forbid_it() {
     let mut violations = Vec::new();
     for source in sources() {

@@ -16,8 +16,9 @@ use serde_json::json;
 use super::lane::{BenchLane, LaneOptions, Profiling, Run};
 use super::memory::peak_rss_bytes;
 use super::profile::Profile;
-use super::report::{HEADER, Rates, TestResult};
+use super::report::{HEADER, TestResult};
 use super::room::Wanted;
+use super::spread::Spread;
 use crate::Failure;
 use crate::output::say;
 
@@ -163,7 +164,7 @@ fn print_json(args: &EngineArgs, lane: &BenchLane, precision: &Precision, result
 }
 
 /// The rates of all runs but the warm-up, and the last one's profile.
-fn repeat(repeats: usize, mut test: impl FnMut() -> Result<Run>) -> Result<(Rates, Profile)> {
+fn repeat(repeats: usize, mut test: impl FnMut() -> Result<Run>) -> Result<(Spread, Profile)> {
     test()?;
     let mut rates = Vec::with_capacity(repeats);
     let mut profile = Profile::default();
@@ -172,7 +173,7 @@ fn repeat(repeats: usize, mut test: impl FnMut() -> Result<Run>) -> Result<(Rate
         rates.push(run.tokens_per_second);
         profile = run.profile;
     }
-    Ok((Rates::new(rates), profile))
+    Ok((Spread::new(rates), profile))
 }
 
 fn push(results: &mut Vec<TestResult>, json: bool, result: TestResult) {

@@ -6,6 +6,8 @@ mod memory;
 mod profile;
 mod report;
 mod room;
+mod serve;
+mod spread;
 
 use clap::Subcommand;
 
@@ -17,12 +19,15 @@ use crate::Failure;
 pub(crate) enum Bench {
     /// Prefill and decode tokens/s of one lane in this process, through the real scheduler, hand-off and sampler.
     Engine(EngineArgs),
+    /// Requests/s, tokens/s and latencies of any OpenAI-compatible server, under a closed loop of clients.
+    Serve(serve::LoadArgs),
 }
 
 impl Bench {
     pub(crate) fn run(self) -> Result<(), Failure> {
         match self {
             Self::Engine(args) => engine::run(&args),
+            Self::Serve(args) => serve::run(&args),
         }
     }
 }
