@@ -14,8 +14,9 @@ use std::time::Instant;
 
 use millrace_cpu::{CpuBackend, CpuCompute, CpuOptions, Isa, available_threads};
 use millrace_ops::{
-    Backend, Buffer, CombineRows, DispatchRows, ExpertBuffers, Linear, LinearExperts, LinearMode, Op, Priority, Queue, RouteRows,
-    RouteRule, RouteScoring, RowOrder, ScaleData, SiluMul, TensorData, TensorView, Upload, Weight, WeightFormat,
+    Activations, Backend, Buffer, CombineRows, DispatchRows, ExpertBuffers, Linear, LinearExperts, LinearMode, Op, Priority,
+    Queue, RouteRows, RouteRule, RouteScoring, RowOrder, ScaleData, SiluMul, TensorData, TensorView, Upload, Weight,
+    WeightFormat,
 };
 
 const EXPERTS: usize = 64;
@@ -126,9 +127,9 @@ impl Weights {
                     _ => (&mut weights.downs, &mut weights.stacked_downs),
                 };
                 for view in &views {
-                    single.push(backend.prepare_weight(&[*view], format)?);
+                    single.push(backend.prepare_weight(&[*view], format, Activations::Coarse)?);
                 }
-                stacked.push(backend.prepare_weight(&views, format)?);
+                stacked.push(backend.prepare_weight(&views, format, Activations::Coarse)?);
             }
         }
         Ok(weights)

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use millrace_ops::{
-    Backend, BackendError, Buffer, DeviceDescription, OperationTime, Priority, Queue, TensorView, Wake, Weight, WeightFormat,
+    Activations, Backend, BackendError, Buffer, DeviceDescription, OperationTime, Priority, Queue, TensorView, Wake, Weight,
+    WeightFormat,
 };
 
 use crate::isa::Isa;
@@ -71,8 +72,17 @@ impl Backend for CpuBackend {
         Ok(Buffer::new(Arc::new(HostMemory::new(bytes)?)))
     }
 
-    fn prepare_weight(&self, parts: &[TensorView<'_>], format: WeightFormat) -> Result<Weight, BackendError> {
+    fn prepare_weight(
+        &self,
+        parts: &[TensorView<'_>],
+        format: WeightFormat,
+        activations: Activations,
+    ) -> Result<Weight, BackendError> {
         let Compute { isa, mode } = self.pool.compute();
+        let mode = match (mode, activations) {
+            (CpuCompute::Fast, Activations::Fine) => CpuCompute::Precise,
+            _ => mode,
+        };
         let packed = PackedWeight::pack(parts, format, mode, isa).map_err(|why| {
             let tensor = parts.first().map_or_else(|| "(no parts)".to_owned(), |part| part.name.to_owned());
             BackendError::Unsupported { device: DEVICE.into(), tensor, why }

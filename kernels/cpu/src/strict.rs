@@ -10,8 +10,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use millrace_ops::{
-    Backend, BackendError, Buffer, DeviceDescription, Op, OperationTime, Priority, Program, Queue, StepRecord, TensorView,
-    Ticket, Wake, Weight, WeightFormat,
+    Activations, Backend, BackendError, Buffer, DeviceDescription, Op, OperationTime, Priority, Program, Queue, StepRecord,
+    TensorView, Ticket, Wake, Weight, WeightFormat,
 };
 
 const DEFAULT_DELAY: Duration = Duration::from_millis(1);
@@ -44,8 +44,13 @@ impl Backend for StrictBackend {
         self.inner.allocate(bytes)
     }
 
-    fn prepare_weight(&self, parts: &[TensorView<'_>], format: WeightFormat) -> Result<Weight, BackendError> {
-        self.inner.prepare_weight(parts, format)
+    fn prepare_weight(
+        &self,
+        parts: &[TensorView<'_>],
+        format: WeightFormat,
+        activations: Activations,
+    ) -> Result<Weight, BackendError> {
+        self.inner.prepare_weight(parts, format, activations)
     }
 
     fn operation_times(&self) -> Vec<OperationTime> {

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{BackendError, Op, OperationTime, StepRecord, TensorView, WeightFormat};
+use crate::{Activations, BackendError, Op, OperationTime, StepRecord, TensorView, WeightFormat};
 
 /// Device memory behind a [`Buffer`]; only its own backend looks inside.
 pub trait DeviceMemory: Any + Send + Sync {
@@ -119,11 +119,16 @@ pub trait Backend: Send + Sync {
 
     /// Repacks `parts`, stacked along their rows, into one weight of `format`. All parts have the same `cols`.
     /// `Int8` keeps 4-bit codes and their scales (and minima) as they are; formats wider than the stored one hold its exact
-    /// values rounded to that format.
+    /// values rounded to that format. `activations` says how finely its products must take their inputs.
     ///
     /// # Errors
     /// [`BackendError::Unsupported`] where the device has no such format or shape.
-    fn prepare_weight(&self, parts: &[TensorView<'_>], format: WeightFormat) -> Result<Weight, BackendError>;
+    fn prepare_weight(
+        &self,
+        parts: &[TensorView<'_>],
+        format: WeightFormat,
+        activations: Activations,
+    ) -> Result<Weight, BackendError>;
 
     /// A new queue; `wake` is called after each of its submissions.
     fn queue(&self, priority: Priority, wake: Wake) -> Box<dyn Queue>;

@@ -74,6 +74,16 @@ pub enum WeightFormat {
     Int4,
 }
 
+/// How finely a device may round the activations that meet a weight whose format it multiplies in integers. Weights in floats
+/// take them as they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activations {
+    /// 8 bits, in blocks with a scale.
+    Coarse,
+    /// 15 bits and a sign, for products that the result hangs on more than on others.
+    Fine,
+}
+
 /// Format of keys and values in pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum KvFormat {

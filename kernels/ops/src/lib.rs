@@ -19,7 +19,7 @@ pub use backend::{
     Backend, Buffer, DeviceDescription, DeviceMemory, Priority, Program, Queue, Ticket, Wake, Weight, WeightMemory,
 };
 pub use error::BackendError;
-pub use format::{KvFormat, TensorFormat, WeightFormat};
+pub use format::{Activations, KvFormat, TensorFormat, WeightFormat};
 pub use fp8::{E4M3_MAX, e4m3_from_f32, e4m3_to_f32};
 pub use kv::{KvLayout, PlaneKind, PlaneLayout, PlaneShape, StaticScales};
 pub use op::{

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use millrace_ops::{
-    Buffer, CombineRows, DispatchRows, ExpertBuffers, LinearExperts, LinearMode, Op, Queue, RouteRows, SiluMul, Weight,
+    Activations, Buffer, CombineRows, DispatchRows, ExpertBuffers, LinearExperts, LinearMode, Op, Queue, RouteRows, SiluMul,
+    Weight,
 };
 
 use super::gated_mlp::{GatedMlp, GatedMlpWork};
@@ -59,8 +60,12 @@ impl Experts {
         for expert in 0..spec.experts {
             let name = |part: &str| format!("{module}.experts.{expert}.{part}.weight");
             let gate_and_up = vec![(name("gate_proj"), spec.intermediate), (name("up_proj"), spec.intermediate)];
-            gate_up.push(loader.linear(&Stack { parts: gate_and_up, cols: hidden })?);
-            down.push(loader.linear(&Stack { parts: vec![(name("down_proj"), hidden)], cols: spec.intermediate })?);
+            gate_up.push(loader.linear(&Stack { parts: gate_and_up, cols: hidden, activations: Activations::Coarse })?);
+            down.push(loader.linear(&Stack {
+                parts: vec![(name("down_proj"), hidden)],
+                cols: spec.intermediate,
+                activations: Activations::Coarse,
+            })?);
         }
         let shared = match spec.shared_intermediate {
             0 => None,

@@ -1,7 +1,7 @@
 //! The gated feed-forward layer: `normed -> [gate|up] -> silu(gate) * up -> down + out`. gate and up are one weight, stacked
 //! along their rows.
 
-use millrace_ops::{Buffer, LinearMode, Op, Queue, SiluMul};
+use millrace_ops::{Activations, Buffer, LinearMode, Op, Queue, SiluMul};
 
 use super::projection::{Bias, Projection};
 use crate::ModelError;
@@ -32,8 +32,8 @@ impl GatedMlp {
         let name = |part: &str| format!("{module}.{part}");
         let gate_up = [(name("gate_proj"), intermediate), (name("up_proj"), intermediate)];
         Ok(Self {
-            gate_up: Projection::load(loader, &gate_up, hidden, bias)?,
-            down: Projection::load(loader, &[(name("down_proj"), hidden)], intermediate, bias)?,
+            gate_up: Projection::load(loader, &gate_up, hidden, (bias, Activations::Coarse))?,
+            down: Projection::load(loader, &[(name("down_proj"), hidden)], intermediate, (bias, Activations::Coarse))?,
             intermediate,
         })
     }

@@ -1,7 +1,7 @@
 //! Grouped-query attention: `normed -> [q|k|v] -> norm heads -> rope(q, k) -> write k, v -> attend -> o`.
 //! q, k and v are one weight, stacked along their rows. Knows no layer beside its own.
 
-use millrace_ops::{Attend, Buffer, LinearMode, NormHeads, NormKind, Op, PlaneColumns, Queue, WriteKv};
+use millrace_ops::{Activations, Attend, Buffer, LinearMode, NormHeads, NormKind, Op, PlaneColumns, Queue, WriteKv};
 
 use super::projection::{Bias, Projection};
 use super::rotary::{HeadColumns, Rotary};
@@ -49,10 +49,15 @@ impl GroupedQuery {
         };
         Ok(Self {
             spec,
-            qkv: Projection::load(loader, &parts, hidden, Bias::when(spec.input_bias))?,
+            qkv: Projection::load(loader, &parts, hidden, (Bias::when(spec.input_bias), Activations::Fine))?,
             head_norms,
             eps,
-            out: Projection::load(loader, &[(name("o_proj"), hidden)], queries, Bias::when(spec.output_bias))?,
+            out: Projection::load(
+                loader,
+                &[(name("o_proj"), hidden)],
+                queries,
+                (Bias::when(spec.output_bias), Activations::Coarse),
+            )?,
         })
     }
 

@@ -6,7 +6,9 @@
 //! ```
 //! Source: DeepSeek-V3.2, GlmMoeDsaIndexer of transformers. Knows no attention.
 
-use millrace_ops::{Buffer, LinearMode, NormHeads, NormKind, Op, PlaneColumns, Queue, SelectTokens, Selection, WriteKv};
+use millrace_ops::{
+    Activations, Buffer, LinearMode, NormHeads, NormKind, Op, PlaneColumns, Queue, SelectTokens, Selection, WriteKv,
+};
 
 use super::projection::{Bias, Projection};
 use super::rotary::{HeadColumns, Rotary};
@@ -54,8 +56,8 @@ impl Indexer {
         let rank = latent.query_rank.unwrap_or(hidden);
         Ok(Self {
             spec,
-            queries: Projection::load(loader, &[(name("wq_b"), spec.heads * spec.width)], rank, Bias::None)?,
-            keys: Projection::load(loader, &[(name("wk"), spec.width)], hidden, Bias::None)?,
+            queries: Projection::load(loader, &[(name("wq_b"), spec.heads * spec.width)], rank, (Bias::None, Activations::Fine))?,
+            keys: Projection::load(loader, &[(name("wk"), spec.width)], hidden, (Bias::None, Activations::Fine))?,
             key_norm: loader.vectors(&[(name("k_norm.weight"), spec.width)])?,
             key_norm_bias: loader.vectors(&[(name("k_norm.bias"), spec.width)])?,
             head_weights: Projection::table(loader, &name("weights_proj.weight"), spec.heads, hidden)?,

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use millrace_ops::{
-    AttendLatent, Buffer, LinearHeads, LinearMode, NormHeads, NormKind, Op, PlaneColumns, Queue, Weight, WriteKv,
+    Activations, AttendLatent, Buffer, LinearHeads, LinearMode, NormHeads, NormKind, Op, PlaneColumns, Queue, Weight, WriteKv,
 };
 
 use super::indexer::{Indexer, IndexerWork};
@@ -74,21 +74,27 @@ impl Latent {
         let bias = Bias::when(spec.bias);
         let query_width = spec.heads * spec.query_dim();
         let queries = match spec.query_rank {
-            None => Queries::Whole(Projection::load(loader, &[(name("q_proj"), query_width)], hidden, Bias::None)?),
+            None => Queries::Whole(Projection::load(
+                loader,
+                &[(name("q_proj"), query_width)],
+                hidden,
+                (Bias::None, Activations::Fine),
+            )?),
             Some(rank) => Queries::Compressed {
-                compress: Projection::load(loader, &[(name("q_a_proj"), rank)], hidden, bias)?,
+                compress: Projection::load(loader, &[(name("q_a_proj"), rank)], hidden, (bias, Activations::Fine))?,
                 norm: Norm::load(loader, &name("q_a_layernorm"), rank, COMPRESSED_EPS)?,
-                expand: Projection::load(loader, &[(name("q_b_proj"), query_width)], rank, Bias::None)?,
+                expand: Projection::load(loader, &[(name("q_b_proj"), query_width)], rank, (Bias::None, Activations::Fine))?,
             },
         };
-        let compress = Projection::load(loader, &[(name("kv_a_proj_with_mqa"), spec.width())], hidden, bias)?;
+        let compress =
+            Projection::load(loader, &[(name("kv_a_proj_with_mqa"), spec.width())], hidden, (bias, Activations::Fine))?;
         let compressed_norm = loader.vectors(&[(name("kv_a_layernorm.weight"), spec.latent)])?;
         let (absorbed_keys, absorbed_values) = loader.absorbed(&name("kv_b_proj.weight"), &spec)?;
         let indexer = match (spec.indexer, indexing) {
             (Some(indexer), Indexing::Full) => Some(Indexer::load(loader, (indexer, &spec), &name("indexer"), hidden)?),
             _ => None,
         };
-        let out = Projection::load(loader, &[(name("o_proj"), hidden)], spec.heads * spec.value, bias)?;
+        let out = Projection::load(loader, &[(name("o_proj"), hidden)], spec.heads * spec.value, (bias, Activations::Coarse))?;
         Ok(Self { spec, queries, compress, compressed_norm, absorbed_keys, absorbed_values, indexer, out })
     }
 

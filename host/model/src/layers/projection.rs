@@ -1,6 +1,6 @@
 //! A matrix product with its bias, and norms. Knows rows of activations.
 
-use millrace_ops::{Buffer, Linear, LinearMode, Op, Queue, RmsNorm, Weight};
+use millrace_ops::{Activations, Buffer, Linear, LinearMode, Op, Queue, RmsNorm, Weight};
 
 use crate::ModelError;
 use crate::weights::{Stack, WeightLoader};
@@ -30,10 +30,10 @@ impl Projection {
         loader: &mut WeightLoader<'_>,
         modules: &[(String, usize)],
         cols: usize,
-        bias: Bias,
+        (bias, activations): (Bias, Activations),
     ) -> Result<Self, ModelError> {
         let part = |suffix: &str| modules.iter().map(|(name, rows)| (format!("{name}.{suffix}"), *rows)).collect::<Vec<_>>();
-        let weight = loader.linear(&Stack { parts: part("weight"), cols })?;
+        let weight = loader.linear(&Stack { parts: part("weight"), cols, activations })?;
         let bias = match bias {
             Bias::None => None,
             Bias::Loaded => Some(loader.vectors(&part("bias"))?),

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use millrace_ops::{RowOrder, TensorData, TensorView, Weight, WeightFormat};
+use millrace_ops::{Activations, RowOrder, TensorData, TensorView, Weight, WeightFormat};
 
 use super::loader::WeightLoader;
 use super::rule::absorbed_format;
@@ -50,7 +50,7 @@ impl WeightLoader<'_> {
         let name = format!("{}#{what}-{}", part.source, part.head);
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         let view = TensorView { name: &name, rows, cols, data: TensorData::F32(&bytes), order: RowOrder::AsStored };
-        self.prepared(&[view], part.format)
+        self.prepared(&[view], part.format, Activations::Coarse)
     }
 }
 

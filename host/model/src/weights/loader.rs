@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use millrace_core::StageRecipe;
-use millrace_ops::{Backend, BackendError, Buffer, Op, Priority, TensorView, Upload, Weight, WeightFormat};
+use millrace_ops::{Activations, Backend, BackendError, Buffer, Op, Priority, TensorView, Upload, Weight, WeightFormat};
 
 use super::cache::{WeightCache, WeightKey};
 use super::rule::{Role, weight_format};
@@ -26,6 +26,7 @@ pub(crate) struct Stack {
     /// (hub name, rows).
     pub(crate) parts: Vec<(String, usize)>,
     pub(crate) cols: usize,
+    pub(crate) activations: Activations,
 }
 
 impl<'a> WeightLoader<'a> {
@@ -44,9 +45,9 @@ impl<'a> WeightLoader<'a> {
         self.weight(stack, Role::Linear)
     }
 
-    /// An embedding table or head.
+    /// An embedding table, a head or a router: what they round shows in the result at once.
     pub(crate) fn table(&mut self, name: &str, rows: usize, cols: usize) -> Result<Weight, ModelError> {
-        self.weight(&Stack { parts: vec![(name.to_owned(), rows)], cols }, Role::Kept)
+        self.weight(&Stack { parts: vec![(name.to_owned(), rows)], cols, activations: Activations::Fine }, Role::Kept)
     }
 
     /// f32 values of vectors, one after the other, in a buffer that is filled when [`Self::finish`] returns.
@@ -88,17 +89,22 @@ impl<'a> WeightLoader<'a> {
         let left = self.quantized && formats.iter().any(|f| !f.is_quantized());
         let role = if left { Role::Kept } else { role };
         let format = weight_format(self.recipe, role, &formats);
-        self.prepared(&views, format)
+        self.prepared(&views, format, stack.activations)
     }
 
     /// Views stacked along their rows in `format`, shared with whoever asked for the same before.
-    pub(super) fn prepared(&mut self, views: &[TensorView<'_>], format: WeightFormat) -> Result<Weight, ModelError> {
+    pub(super) fn prepared(
+        &mut self,
+        views: &[TensorView<'_>],
+        format: WeightFormat,
+        activations: Activations,
+    ) -> Result<Weight, ModelError> {
         let names: Vec<String> = views.iter().map(|view| view.name.to_owned()).collect();
         let key = WeightKey::new(self.checkpoint.digest(), &names, format);
         let weight = match self.cache.get(&key) {
             Some(weight) => weight,
             None => {
-                let prepared = self.backend.prepare_weight(views, format);
+                let prepared = self.backend.prepare_weight(views, format, activations);
                 let weight = prepared.map_err(|source| self.refused(&names, source))?;
                 self.cache.put(key, weight.clone());
                 weight

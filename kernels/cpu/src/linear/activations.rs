@@ -10,8 +10,14 @@
 //! x = scale * q with scale = max|x| / 127 and q rounded to nearest, ties to even. A block that holds NaN or infinity gets a
 //! scale that is not finite, so that its row's products are not finite either.
 //!
-//! Where that is too coarse (`CpuCompute::Precise`), the remainder x - scale * q is quantized the same way into a block of the next row, and
-//! the weight meets both: 15 bits and a sign, at twice the work.
+//! Where that is too coarse (`CpuCompute::Precise`), the remainder x - scale * q is quantized with scale / 254 into a block of the
+//! next row: 15 bits and a sign. The weight meets both, at twice the work; or, where products of 16 bits cost no more than
+//! those of 8 (wide codes under AVX2), [`merge`] makes 16-bit numbers of the two:
+//!
+//! ```text
+//! block of the row        = [i16 of columns 0, 2, 4 .. 30][scale / 254][..the sums of the whole]
+//! block of the next row   = [i16 of columns 1, 3, 5 .. 31][as above]
+//! ```
 
 use std::ops::Range;
 
@@ -20,6 +26,8 @@ use crate::memory::HostMemory;
 
 /// Blocks smaller than this count as zeros: the reciprocal of their scale would overflow.
 pub(super) const SMALLEST: f32 = 1e-30;
+/// Remainders of a step of the first quantization: -127 ..= 127.
+const REMAINDERS: f32 = 254.0;
 
 /// 32 activations of one row.
 #[derive(Debug, Clone, Copy)]
@@ -136,6 +144,7 @@ pub(super) unsafe fn quantize(source: &Source, rows: Range<usize>, to: &Quantize
 ///
 /// # Safety
 /// As [`quantize`], which has filled `rows`, and for the rows behind them.
+#[inline(always)]
 pub(super) unsafe fn quantize_remainders(source: &Source, rows: Range<usize>, to: &QuantizedRows) {
     for row in rows {
         let coarse = to.row(source.scratch_row(row), source.cols);
@@ -144,19 +153,59 @@ pub(super) unsafe fn quantize_remainders(source: &Source, rows: Range<usize>, to
         unsafe {
             let x = std::slice::from_raw_parts(source.x.add(row * source.stride), source.cols);
             for (i, chunk) in x.chunks(BLOCK_COLS).enumerate() {
-                blocks.add(i).write(quantize_block(&remainder(&*coarse.add(i), chunk)[..chunk.len()]));
+                blocks.add(i).write(quantize_remainder(&*coarse.add(i), chunk));
             }
         }
     }
 }
 
-/// `x` without what `block` holds of it.
-fn remainder(block: &ActivationBlock, x: &[f32]) -> [f32; BLOCK_COLS] {
-    let mut left = [0.0; BLOCK_COLS];
-    for ((left, x), q) in left.iter_mut().zip(x).zip(block.q) {
-        *left = x - block.scale * f32::from(q);
+/// What `coarse` left over of `x`, with its scale over 254.
+#[inline(always)]
+fn quantize_remainder(coarse: &ActivationBlock, x: &[f32]) -> ActivationBlock {
+    let scale = coarse.scale * (1.0 / REMAINDERS);
+    let inverse = if coarse.scale == 0.0 { 0.0 } else { REMAINDERS / coarse.scale };
+    let mut q = [0; BLOCK_COLS];
+    for ((q, x), coarsely) in q.iter_mut().zip(x).zip(coarse.q) {
+        let left = x - coarse.scale * f32::from(coarsely);
+        #[expect(clippy::cast_possible_truncation, reason = "at most 127 in size; saturates where a block is not finite")]
+        {
+            *q = (left * inverse).round_ties_even().clamp(-127.0, 127.0) as i8;
+        }
     }
-    left
+    let sum: i32 = q.iter().map(|&q| i32::from(q)).sum();
+    ActivationBlock { q, scale, scaled_sum: scale * sum as f32, zero_8: sum * -8, zero_128: sum * -128 }
+}
+
+/// Merges `rows` and their remainders, which [`quantize`] and [`quantize_remainders`] have filled, into numbers of 16 bits.
+///
+/// # Safety
+/// As [`quantize_remainders`].
+pub(super) unsafe fn merge(source: &Source, rows: Range<usize>, to: &QuantizedRows) {
+    for row in rows {
+        let coarse = to.row(source.scratch_row(row), source.cols);
+        let rest = to.row(source.scratch_row(row) + 1, source.cols);
+        for block in 0..source.cols.div_ceil(BLOCK_COLS) {
+            // SAFETY: both rows hold these blocks, by this function's own conditions.
+            let (even, odd) = unsafe { (&mut *coarse.add(block), &mut *rest.add(block)) };
+            merge_block(even, odd);
+        }
+    }
+}
+
+fn merge_block(coarse: &mut ActivationBlock, rest: &mut ActivationBlock) {
+    let mut numbers = [0i16; BLOCK_COLS];
+    for ((number, coarse), rest) in numbers.iter_mut().zip(coarse.q).zip(rest.q) {
+        *number = i16::from(coarse) * REMAINDERS as i16 + i16::from(rest);
+    }
+    let (mut even, mut odd) = ([0; BLOCK_COLS], [0; BLOCK_COLS]);
+    for (i, pair) in numbers.chunks_exact(2).enumerate() {
+        even[2 * i..2 * i + 2].copy_from_slice(&pair[0].to_le_bytes().map(u8::cast_signed));
+        odd[2 * i..2 * i + 2].copy_from_slice(&pair[1].to_le_bytes().map(u8::cast_signed));
+    }
+    let sum: i32 = numbers.iter().map(|&number| i32::from(number)).sum();
+    let scale = rest.scale;
+    let sums = ActivationBlock { q: even, scale, scaled_sum: scale * sum as f32, zero_8: sum * -8, zero_128: sum * -128 };
+    (*coarse, *rest) = (sums, ActivationBlock { q: odd, ..sums });
 }
 
 /// Quantizes up to 32 activations; missing ones are zeros.
@@ -204,15 +253,31 @@ mod tests {
     fn a_block_and_its_remainder_hold_fifteen_bits() {
         let x: Vec<f32> = (0..32).map(|i| ((i * i) as f32 * 0.37).sin() * 3.0).collect();
         let block = quantize_block(&x);
-        let rest = quantize_block(&remainder(&block, &x));
+        let rest = quantize_remainder(&block, &x);
+        let (mut even, mut odd) = (block, rest);
+        merge_block(&mut even, &mut odd);
+        let mut sum = 0;
         for (i, v) in x.iter().enumerate() {
             let held = block.scale * f32::from(block.q[i]) + rest.scale * f32::from(rest.q[i]);
             assert!((held - v).abs() <= 3.0 / 32_000.0, "{held} for {v}");
+            let half = if i % 2 == 0 { &even } else { &odd };
+            let at = i / 2 * 2;
+            let number = i16::from_le_bytes([half.q[at].cast_unsigned(), half.q[at + 1].cast_unsigned()]);
+            assert_eq!(i32::from(number), i32::from(block.q[i]) * 254 + i32::from(rest.q[i]));
+            assert!((half.scale * f32::from(number) - held).abs() <= 1e-5);
+            sum += i32::from(number);
         }
+        assert_eq!((even.zero_8, odd.zero_128, even.scaled_sum), (-8 * sum, -128 * sum, even.scale * sum as f32));
         let mut bad = [1.0; 32];
         bad[3] = f32::NAN;
         let block = quantize_block(&bad);
-        assert!(!quantize_block(&remainder(&block, &bad)).scale.is_finite());
+        let mut rest = quantize_remainder(&block, &bad);
+        assert!(!rest.scale.is_finite());
+        let mut block = block;
+        merge_block(&mut block, &mut rest);
+        assert!(!block.scale.is_finite() && !rest.scale.is_finite());
+        let zeros = quantize_block(&[0.0; 32]);
+        assert_eq!(quantize_remainder(&zeros, &[0.0; 32]).q, [0; 32]);
     }
 
     #[test]

@@ -106,7 +106,16 @@ pub unsafe fn quantize(task: &LinearTask<'_>, rows: Range<usize>, to: &Quantized
             _ => activations::quantize(&source, rows.clone(), to),
         }
         if task.passes() > 1 {
-            activations::quantize_remainders(&source, rows, to);
+            match task.weight.isa {
+                Isa::Scalar => activations::quantize_remainders(&source, rows.clone(), to),
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2 | Isa::Avx512 => avx2::quantize_remainders(&source, rows.clone(), to),
+                #[cfg(not(target_arch = "x86_64"))]
+                _ => activations::quantize_remainders(&source, rows.clone(), to),
+            }
+            if task.weight.merges_passes() {
+                activations::merge(&source, rows, to);
+            }
         }
     }
 }

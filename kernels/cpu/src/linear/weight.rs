@@ -56,6 +56,19 @@ impl PackedWeight {
         if self.compute == CpuCompute::Precise { 2 } else { 1 }
     }
 
+    /// Whether those of a row are merged into numbers of 16 bits.
+    pub(super) fn merges_passes(&self) -> bool {
+        let wide = matches!(self.layout, PanelLayout::Int(IntLayout { codes: Codes::Wide, .. }));
+        wide && self.passes() > 1 && self.isa == Isa::Avx2
+    }
+
+    /// Whether one quantization of activations serves both weights.
+    pub(crate) fn quantizes_like(&self, other: &Self) -> bool {
+        self.quantizes_rows() == other.quantizes_rows()
+            && self.passes() == other.passes()
+            && self.merges_passes() == other.merges_passes()
+    }
+
     /// Panels of 16 output rows; the last one may be partial.
     pub fn panel_count(&self) -> usize {
         self.rows.div_ceil(PANEL_ROWS)

@@ -46,8 +46,7 @@ impl PreparedSet {
             let alike = other.rows() == rows
                 && other.cols() == cols
                 && other.format() == packed_first.format()
-                && other.quantizes_rows() == quantizes_rows
-                && other.passes() == passes;
+                && other.quantizes_like(packed_first);
             arguments.require(alike, || {
                 format!("weight {i} is {weight:?} and weight 0 {first:?}; all must have one shape and format")
             })?;

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use millrace_cpu::{CpuBackend, CpuCompute, CpuOptions, available_threads};
 use millrace_ops::{
-    Backend, BackendError, KvFormat, KvLayout, Linear, LinearMode, Op, Priority, RmsNorm, RowOrder, SamplerParams, TensorData,
-    TensorView, WeightFormat,
+    Activations, Backend, BackendError, KvFormat, KvLayout, Linear, LinearMode, Op, Priority, RmsNorm, RowOrder, SamplerParams,
+    TensorData, TensorView, WeightFormat,
 };
 
 use crate::backend;
@@ -43,7 +43,7 @@ fn results(threads: usize) -> Vec<u32> {
         let (cols, width) = (96, 200);
         let values: Vec<u8> = rig.random.floats(cols * width).iter().flat_map(|v| v.to_le_bytes()).collect();
         let view = TensorView { name: "w", rows: width, cols, data: TensorData::F32(&values), order: RowOrder::AsStored };
-        let weight = backend.prepare_weight(&[view], format).expect("a weight");
+        let weight = backend.prepare_weight(&[view], format, Activations::Coarse).expect("a weight");
         let x = rig.random.floats(rows * cols);
         let (x, norm, out) = (rig.floats(&x), rig.floats(&vec![0.7; cols]), rig.output(rows * width));
         rig.run([

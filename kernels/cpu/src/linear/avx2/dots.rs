@@ -108,6 +108,38 @@ pub(super) unsafe fn narrow<const T: usize>(codes: *const u8, lines: usize, x: [
     }
 }
 
+/// Of 8-bit codes less 128 with merged activations, which cost no more than those of 8 bits: columns 0 and 2 of four, then 1 and
+/// 3. A sum is at most 32 * 128 * 32385, below 2^28.
+///
+/// # Safety
+/// As above; the odd columns are `odd` bytes behind each of `x`.
+#[inline(always)]
+pub(super) unsafe fn wide_merged<const T: usize>(
+    codes: *const u8,
+    lines: usize,
+    (x, odd): ([*const ActivationBlock; T], usize),
+) -> [Halves; T] {
+    // SAFETY: eight lines of 64 bytes of codes, eight times two times two activations.
+    unsafe {
+        let centre = _mm256_set1_epi8(-128);
+        let mut dots = [[_mm256_setzero_si256(); 2]; T];
+        for line in 0..lines {
+            let [a, b] = line_at(codes.add(line * 64));
+            let signed = [_mm256_xor_si256(a, centre), _mm256_xor_si256(b, centre)];
+            for h in 0..2 {
+                let even_columns = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(signed[h]));
+                let odd_columns = _mm256_srai_epi16::<8>(signed[h]);
+                for t in 0..T {
+                    let (even_x, odd_x) = (four(x[t], line), four(x[t].byte_add(odd), line));
+                    dots[t][h] = _mm256_add_epi32(dots[t][h], _mm256_madd_epi16(even_columns, even_x));
+                    dots[t][h] = _mm256_add_epi32(dots[t][h], _mm256_madd_epi16(odd_columns, odd_x));
+                }
+            }
+        }
+        dots
+    }
+}
+
 /// Of 8-bit codes less 128.
 ///
 /// # Safety

@@ -1,4 +1,5 @@
-//! Integer products with AVX2: a tile is a panel of 16 rows by T rows of activations, its sums in registers.
+//! Integer products with AVX2: a tile is a panel of 16 rows by T quantized rows of activations, its sums in registers. Both
+//! passes over a row of activations are in one tile, so that codes are unpacked once.
 //!
 //! Steps and their order per block are those of the AVX-512 kernels, but for zero points of codes around a centre, which are
 //! added to the dot at its end (exact): integer dot, less the zero point's share, then `sum = fma(scale * x.scale, dot, sum)`,
@@ -17,6 +18,8 @@ use super::{dots, store};
 const NIBBLES: u8 = Codes::Nibbles as u8;
 const NARROW: u8 = Codes::Narrow as u8;
 const WIDE: u8 = Codes::Wide as u8;
+/// Wide codes and merged activations.
+const WIDE_MERGED: u8 = 3;
 const F16: u8 = ScaleType::F16 as u8;
 const BF16: u8 = ScaleType::Bf16 as u8;
 const F32: u8 = ScaleType::F32 as u8;
@@ -36,6 +39,8 @@ struct Shape {
     scales_offset: usize,
     scale_bytes: usize,
     span: usize,
+    /// Bytes from one row of quantized activations to the next.
+    row_bytes: usize,
 }
 
 /// The first row of a tile, and its panel.
@@ -61,6 +66,7 @@ pub(in super::super) unsafe fn multiply_int(
         match layout.codes {
             Codes::Nibbles => by_scale::<NIBBLES>(task, layout, panels, scratch),
             Codes::Narrow => by_scale::<NARROW>(task, layout, panels, scratch),
+            Codes::Wide if task.weight.merges_passes() => by_scale::<WIDE_MERGED>(task, layout, panels, scratch),
             Codes::Wide => by_scale::<WIDE>(task, layout, panels, scratch),
         }
     }
@@ -97,36 +103,40 @@ unsafe fn product<const CODES: u8, const SCALE: u8, const OFFSET: u8>(
         scales_offset: layout.scales_offset(),
         scale_bytes: layout.scale_bytes(),
         span: layout.span,
+        row_bytes: QuantizedRows::bytes(1, task.weight.cols),
     };
-    let tiles = task.rows.div_ceil(TILE_ROWS);
-    let steps = task.passes() * shape.blocks;
+    // Merged rows count as one.
+    let passes = if CODES == WIDE_MERGED { 1 } else { task.passes() };
+    let tiles = (task.rows * passes).div_ceil(TILE_ROWS);
     for panel in panels {
-        let ahead = Ahead::of(task, shape.panel_bytes, (panel + 1, 1), tiles * steps);
+        let ahead = Ahead::of(task, shape.panel_bytes, (panel + 1, 1), tiles * shape.blocks);
         let mut place = Place { panel, row: 0, scratch, ahead };
         for tile in 0..tiles {
             // Tiles of nearly equal size.
             let rows = (task.rows - place.row).div_ceil(tiles - tile);
             // SAFETY: the panel is in the range and `place.row + rows <= task.rows`; the rest is the caller's condition.
             unsafe {
-                match rows {
-                    1 => run::<CODES, SCALE, OFFSET, 1>(task, &shape, &place),
-                    2 => run::<CODES, SCALE, OFFSET, 2>(task, &shape, &place),
-                    3 => run::<CODES, SCALE, OFFSET, 3>(task, &shape, &place),
-                    _ => run::<CODES, SCALE, OFFSET, 4>(task, &shape, &place),
+                match (passes, rows) {
+                    (1, 1) => run::<CODES, SCALE, OFFSET, 1, 1>(task, &shape, &place),
+                    (1, 2) => run::<CODES, SCALE, OFFSET, 2, 1>(task, &shape, &place),
+                    (1, 3) => run::<CODES, SCALE, OFFSET, 3, 1>(task, &shape, &place),
+                    (1, _) => run::<CODES, SCALE, OFFSET, 4, 1>(task, &shape, &place),
+                    (_, 1) => run::<CODES, SCALE, OFFSET, 2, 2>(task, &shape, &place),
+                    (_, _) => run::<CODES, SCALE, OFFSET, 4, 2>(task, &shape, &place),
                 }
             }
             place.row += rows;
-            place.ahead.advance(steps);
+            place.ahead.advance(shape.blocks);
         }
     }
 }
 
-/// Computes and stores one tile.
+/// Computes and stores one tile: T quantized rows, of which each row of activations has PASSES.
 ///
 /// # Safety
 /// A panel and T quantized rows from `place`; the conditions of [`multiply_int`].
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn run<const CODES: u8, const SCALE: u8, const OFFSET: u8, const T: usize>(
+unsafe fn run<const CODES: u8, const SCALE: u8, const OFFSET: u8, const T: usize, const PASSES: usize>(
     task: &LinearTask<'_>,
     shape: &Shape,
     place: &Place<'_>,
@@ -134,21 +144,18 @@ unsafe fn run<const CODES: u8, const SCALE: u8, const OFFSET: u8, const T: usize
     // SAFETY: the caller's condition.
     unsafe {
         let w = task.weight.storage.start().add(place.panel * shape.panel_bytes);
-        let x = |pass: usize| -> [*const ActivationBlock; T] {
-            std::array::from_fn(|t| place.scratch.row(task.scratch_row(place.row + t, pass), task.weight.cols).cast_const())
-        };
-        let mut sums = tile::<CODES, SCALE, OFFSET, T>(shape, w, x(0), place.ahead);
-        let mut ahead = place.ahead;
-        for pass in 1..task.passes() {
-            ahead.advance(shape.blocks);
-            let rest = tile::<CODES, SCALE, OFFSET, T>(shape, w, x(pass), ahead);
-            for t in 0..T {
-                sums[t] = [_mm256_add_ps(sums[t][0], rest[t][0]), _mm256_add_ps(sums[t][1], rest[t][1])];
-            }
+        let mut x = [std::ptr::null::<ActivationBlock>(); T];
+        for (t, x) in x.iter_mut().enumerate() {
+            *x = place.scratch.row(task.scratch_row(place.row + t / PASSES, t % PASSES), task.weight.cols);
         }
-        for (t, sums) in sums.into_iter().enumerate() {
-            store(task, place.panel * 2, place.row + t, sums[0]);
-            store(task, place.panel * 2 + 1, place.row + t, sums[1]);
+        let sums = tile::<CODES, SCALE, OFFSET, T>(shape, w, x, place.ahead);
+        for row in 0..T / PASSES {
+            let mut sum = sums[row * PASSES];
+            for rest in &sums[row * PASSES + 1..(row + 1) * PASSES] {
+                sum = [_mm256_add_ps(sum[0], rest[0]), _mm256_add_ps(sum[1], rest[1])];
+            }
+            store(task, place.panel * 2, place.row + row, sum[0]);
+            store(task, place.panel * 2 + 1, place.row + row, sum[1]);
         }
     }
 }
@@ -181,6 +188,7 @@ unsafe fn tile<const CODES: u8, const SCALE: u8, const OFFSET: u8, const T: usiz
             let dots = match CODES {
                 NIBBLES => dots::nibbles(codes, shape.lines, x),
                 NARROW => dots::narrow(codes, shape.lines, x),
+                WIDE_MERGED => dots::wide_merged(codes, shape.lines, (x, shape.row_bytes)),
                 _ => dots::wide(codes, shape.lines, x),
             };
             for h in 0..2 {
@@ -189,8 +197,8 @@ unsafe fn tile<const CODES: u8, const SCALE: u8, const OFFSET: u8, const T: usiz
                 let zero = if OFFSET == ZERO { load_zeros(beside) } else { _mm256_setzero_ps() };
                 for t in 0..T {
                     let start = match (CODES, OFFSET) {
-                        (WIDE, MINIMUM) => -(*x[t]).zero_128,
-                        (WIDE, _) | (_, MINIMUM | ZERO) => 0,
+                        (WIDE | WIDE_MERGED, MINIMUM) => -(*x[t]).zero_128,
+                        (WIDE | WIDE_MERGED, _) | (_, MINIMUM | ZERO) => 0,
                         _ => (*x[t]).zero_8,
                     };
                     let mut dot = _mm256_cvtepi32_ps(_mm256_add_epi32(dots[t][h], _mm256_set1_epi32(start)));

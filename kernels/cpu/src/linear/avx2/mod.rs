@@ -47,6 +47,16 @@ pub(super) unsafe fn quantize(source: &Source, rows: Range<usize>, to: &Quantize
     }
 }
 
+/// As `activations::quantize_remainders`, whose loops the compiler vectorizes here.
+///
+/// # Safety
+/// As there; AVX2 is available.
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn quantize_remainders(source: &Source, rows: Range<usize>, to: &QuantizedRows) {
+    // SAFETY: this function's conditions are its.
+    unsafe { super::activations::quantize_remainders(source, rows, to) }
+}
+
 /// # Safety
 /// 32 values at `x`.
 #[inline]

@@ -2,9 +2,9 @@
 //! `Invalid` and touch nothing.
 
 use millrace_ops::{
-    ApplyTags, Attend, BackendError, Buffer, Embed, ExportPages, GatherRows, ImportPages, KvCache, KvFormat, KvLayout, Linear,
-    LinearMode, NormHeads, NormKind, Op, PlaneColumns, PlaneShape, RmsNorm, Rope, RopePairs, RowOrder, Sample, SamplerParams,
-    Segment, SiluMul, StagedPage, TagDelta, TensorData, TensorView, Upload, WeightFormat, WriteKv, as_bytes,
+    Activations, ApplyTags, Attend, BackendError, Buffer, Embed, ExportPages, GatherRows, ImportPages, KvCache, KvFormat,
+    KvLayout, Linear, LinearMode, NormHeads, NormKind, Op, PlaneColumns, PlaneShape, RmsNorm, Rope, RopePairs, RowOrder, Sample,
+    SamplerParams, Segment, SiluMul, StagedPage, TagDelta, TensorData, TensorView, Upload, WeightFormat, WriteKv, as_bytes,
 };
 
 use super::{Rig, World, keys_and_values, upload};
@@ -24,7 +24,7 @@ pub(crate) fn refused(rig: &mut Rig<'_>, what: &str, ops: impl IntoIterator<Item
 fn weight(rig: &Rig<'_>) -> millrace_ops::Weight {
     let bytes = vec![0; 32 * 32 * 4];
     let view = TensorView { name: "t", rows: 32, cols: 32, data: TensorData::F32(&bytes), order: RowOrder::AsStored };
-    rig.backend.prepare_weight(&[view], WeightFormat::F32).expect("a weight")
+    rig.backend.prepare_weight(&[view], WeightFormat::F32, Activations::Coarse).expect("a weight")
 }
 
 fn sizes(rig: &mut Rig<'_>) {

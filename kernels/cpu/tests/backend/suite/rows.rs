@@ -1,8 +1,8 @@
 //! Operations over rows of floats. Knows no cache.
 
 use millrace_ops::{
-    Embed, GatherRows, Linear, LinearMode, NormHeads, NormKind, Op, RmsNorm, Rope, RopePairs, RowOrder, SamplerParams, SiluMul,
-    TensorData, TensorView, Weight, WeightFormat, as_bytes,
+    Activations, Embed, GatherRows, Linear, LinearMode, NormHeads, NormKind, Op, RmsNorm, Rope, RopePairs, RowOrder,
+    SamplerParams, SiluMul, TensorData, TensorView, Weight, WeightFormat, as_bytes,
 };
 
 use super::{Rig, World, close, upload};
@@ -25,7 +25,7 @@ fn weight(rig: &Rig<'_>, values: &[f32], rows: usize, format: WeightFormat) -> W
     let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
     let cols = values.len() / rows;
     let view = TensorView { name: "t", rows, cols, data: TensorData::F32(&bytes), order: RowOrder::AsStored };
-    rig.backend.prepare_weight(&[view], format).expect("a weight")
+    rig.backend.prepare_weight(&[view], format, Activations::Coarse).expect("a weight")
 }
 
 fn embed(rig: &mut Rig<'_>) {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use half::bf16;
-use millrace_ops::{RowOrder, TensorData, TensorView, Weight, WeightFormat, e4m3_to_f32};
+use millrace_ops::{Activations, RowOrder, TensorData, TensorView, Weight, WeightFormat, e4m3_to_f32};
 
 use super::Rig;
 
@@ -49,7 +49,7 @@ impl Weights {
 fn prepare(rig: &Rig<'_>, values: &[f32], Shape { rows, cols }: Shape, format: WeightFormat) -> Weight {
     let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
     let view = TensorView { name: "w", rows, cols, data: TensorData::F32(&bytes), order: RowOrder::AsStored };
-    rig.backend.prepare_weight(&[view], format).expect("a weight")
+    rig.backend.prepare_weight(&[view], format, Activations::Coarse).expect("a weight")
 }
 
 /// Values on the grid of a format, with an end of the grid in every block, so that its scale is a power of two.
