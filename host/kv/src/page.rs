@@ -68,6 +68,8 @@ pub struct PageCounts {
     pub pinned: u32,
     /// Held by the prefix tree alone; 0 for a pool without one.
     pub evictable: u32,
+    /// Of the evictable: those that stay until a transfer has drained.
+    pub evictable_held: u32,
     /// Of the quarantined: those that the fence alone will free.
     pub settling: u32,
     /// Of the quarantined: those that stay until they are readmitted.
@@ -79,7 +81,7 @@ pub struct PageCounts {
 impl PageCounts {
     /// Pages that an allocation may get: free ones, and those that the prefix tree gives up for it.
     pub fn available(&self) -> u32 {
-        self.free + self.evictable
+        self.free + (self.evictable - self.evictable_held)
     }
 
     pub(crate) fn add(&mut self, page: &Page) {
@@ -93,7 +95,12 @@ impl PageCounts {
     fn tally(&mut self, page: &Page, apply: impl Fn(&mut u32)) {
         match page.state {
             PageState::Free => apply(&mut self.free),
-            PageState::Held { pins: 0, .. } => apply(&mut self.evictable),
+            PageState::Held { pins: 0, .. } => {
+                apply(&mut self.evictable);
+                if page.holds > 0 {
+                    apply(&mut self.evictable_held);
+                }
+            }
             PageState::Held { .. } => {
                 apply(&mut self.pinned);
                 if page.suspect {

@@ -39,6 +39,10 @@ impl PagePool {
         }
     }
 
+    pub fn caches_prefixes(&self) -> bool {
+        self.prefixes.is_some()
+    }
+
     pub fn prefix_counters(&self) -> PrefixCounters {
         self.prefixes.as_ref().map(|prefixes| prefixes.counters).unwrap_or_default()
     }
@@ -46,6 +50,11 @@ impl PagePool {
     /// Pages in the tree, pinned or not.
     pub fn cached_pages(&self) -> u32 {
         self.prefixes.as_ref().map_or(0, |prefixes| prefixes.tree.len())
+    }
+
+    /// Whether the tree has the page, under this tag. Nobody writes it then.
+    pub fn is_cached(&self, page: PageRef) -> bool {
+        self.get(page.page).is_some_and(|known| known.tag == page.tag && known.is_cached())
     }
 
     /// The longest run of whole pages that the tree has for the beginning of these tokens, pinned for the caller, who releases
@@ -162,7 +171,7 @@ impl PagePool {
     /// The tree's page of these tokens, if it is what the node says; if not, it is forgotten.
     fn current_child(&mut self, place: Place, tokens: &[u32]) -> Option<PageRef> {
         let page = self.prefixes.as_ref()?.tree.child(place, tokens)?;
-        if self.get(page.page).is_some_and(|known| known.tag == page.tag && known.is_cached()) {
+        if self.is_cached(page) {
             return Some(page);
         }
         let forgotten = self.forget_from(page.page);

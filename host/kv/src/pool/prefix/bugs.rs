@@ -43,6 +43,7 @@ fn no_eviction_frees_what_a_transfer_reads() {
     pool.release(&table, 0).unwrap();
     pool.make_room(3);
     assert_eq!((pool.counts().free, pool.counts().evictable), (1, 2), "it stays, and so does what it is behind");
+    assert_eq!((pool.counts().evictable_held, pool.counts().available()), (1, 2));
     assert_eq!(prefilled(&mut pool, (SCOPE, OWNER), &tokens(9)), 2, "it still can be found");
     pool.forget(&table[..1]).unwrap();
     assert_eq!((pool.counts().free, pool.counts().quarantined), (2, 1), "even forgotten it rests");

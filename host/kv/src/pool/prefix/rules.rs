@@ -1,7 +1,8 @@
 //! Each rule of the prefix cache on its own.
 
 use crate::{
-    PageCounts, PagePool, PageRef, PoolOptions, PrefixCounters, PrefixOptions, PrefixOwner, PrefixScope, Prompt, ZeroFreed,
+    KvError, PageCounts, PagePool, PageRef, PoolOptions, PrefixCounters, PrefixOptions, PrefixOwner, PrefixScope, Prompt, Tag,
+    ZeroFreed,
 };
 
 pub(super) const SCOPE: PrefixScope = PrefixScope([1; 32]);
@@ -174,6 +175,19 @@ fn without_a_tree_nothing_outlives_its_sequence() {
     assert_eq!(prefilled(&mut pool, (SCOPE, OWNER), &tokens(9)), 0);
     assert_eq!((pool.counts().free, pool.cached_pages()), (8, 0));
     pool.forget_all().unwrap();
+}
+
+/// The tags that freeing them takes are kept back for cached pages too.
+#[test]
+fn the_last_tags_are_kept_for_evictions() {
+    let mut pool = pool(6, u32::MAX);
+    prefilled(&mut pool, (SCOPE, OWNER), &tokens(12));
+    pool.last_count = Tag::LAST_COUNT - 6;
+    assert_eq!(pool.allocate(2), Err(KvError::TagsExhausted(2)));
+    let last = pool.allocate(1).unwrap();
+    pool.release(&last, 0).unwrap();
+    pool.make_room(6);
+    assert_eq!((pool.counts().free, pool.last_count), (6, Tag::LAST_COUNT - 1));
 }
 
 /// A prompt is as long as a client makes it: its path is walked and dropped without recursion, in the stack of a test thread.

@@ -186,6 +186,9 @@ impl World {
         let counts = self.pool.counts();
         let evictable = self.entries.values().filter(|cached| self.pins(cached.page) == 0 && !self.is_stolen(cached.page));
         assert_eq!((counts.pinned as usize, counts.evictable as usize), (named.len(), evictable.count()));
+        let evictable = self.entries.values().filter(|cached| self.pins(cached.page) == 0 && !self.is_stolen(cached.page));
+        let held = evictable.filter(|cached| self.holds.iter().any(|&(_, page)| page == cached.page.page));
+        assert_eq!(counts.evictable_held as usize, held.count());
         assert_eq!(self.pool.cached_pages() as usize, self.entries.len());
         shared
     }
