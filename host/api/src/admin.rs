@@ -186,7 +186,7 @@ fn pools_json(node: &Node) -> Vec<Value> {
                 "total": pool.total_pages, "free": pool.free_pages, "quarantined": pool.quarantined_pages,
                 "pinned": pool.pinned_pages, "evictable": pool.evictable_pages
             },
-            "suspect_pages": pool.suspect_pages,
+            "suspect_pages": pool.suspect_pages, "cached_pages": pool.cached_pages,
         })
     };
     engine.pools.iter().map(pool).collect()

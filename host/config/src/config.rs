@@ -137,6 +137,10 @@ pub struct Pool {
     pub zero_freed: ZeroFreed,
     /// Page tags are written and checked.
     pub tags: bool,
+    /// The pages of prompts are kept for others that begin alike; of prefill pools only.
+    pub prefix_cache: bool,
+    /// Pages of this pool that one tenant may have kept so, in percent; `None`: an equal share.
+    pub prefix_tenant_percent: Option<u32>,
 }
 
 /// How many pages a pool has.
@@ -235,6 +239,8 @@ pub struct Tenant {
     pub max_output_tokens: Option<u32>,
     /// Never empty: every lane where the file names none.
     pub allowed_lanes: Vec<LaneId>,
+    /// Tenants of one group share kept prompts; `None`: with nobody.
+    pub trust_group: Option<String>,
 }
 
 /// How a tenant is known.
@@ -288,6 +294,16 @@ impl Config {
             ZeroFreed::Never => false,
             ZeroFreed::Auto => self.tenants.len() > 1,
         }
+    }
+
+    /// Of a pool of so many pages: those that each tenant may have kept for prompts to come; `None`: the pool keeps none.
+    pub fn prefix_pages(&self, pool: &Pool, pages: u32) -> Option<u32> {
+        let percent = pool.prefix_tenant_percent;
+        let share = match percent {
+            Some(percent) => u64::from(pages) * u64::from(percent) / 100,
+            None => u64::from(pages) / self.tenants.len().max(1) as u64,
+        };
+        pool.prefix_cache.then(|| u32::try_from(share).unwrap_or(u32::MAX))
     }
 }
 

@@ -94,6 +94,9 @@ pub const MAX_STEP_US: Bounded = bounded(100_000, 0, 60_000_000);
 /// 64 sequences: where decode of small models stops gaining from a larger batch on a CPU.
 pub const MAX_SEQUENCES: Bounded = bounded(64, 1, 1 << 16);
 
+/// 0: an equal share for each tenant, so that none can push another's out. More lets a tenant use what others leave.
+pub const PREFIX_TENANT_PERCENT: Bounded = bounded(0, 0, 100);
+
 // === lane ===
 
 /// 256 waiting sequences. At a second each the last one would wait four minutes; beyond that a quick 429 is kinder.

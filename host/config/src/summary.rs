@@ -55,6 +55,10 @@ impl Config {
         if let Some(checkpoint) = &pool.checkpoint {
             write!(out, " | weights of {}", checkpoint.display())?;
         }
+        if pool.prefix_cache {
+            let share = pool.prefix_tenant_percent.map_or("an equal share".to_owned(), |percent| format!("{percent} %"));
+            write!(out, " | keeps prompts, {share} for each tenant")?;
+        }
         writeln!(out, " | tags {} | freed pages {}", if tags { "on" } else { "OFF" }, if zeroing { "zeroed" } else { "kept" })
     }
 
@@ -68,7 +72,11 @@ impl Config {
             Tier::Standard => "standard",
             Tier::Bulk => "bulk",
         };
-        writeln!(out, "tenant {} | {access} | weight {} | tier {tier}", tenant.name, tenant.weight)
+        write!(out, "tenant {} | {access} | weight {} | tier {tier}", tenant.name, tenant.weight)?;
+        match &tenant.trust_group {
+            Some(group) => writeln!(out, " | shares kept prompts with group {group}"),
+            None => writeln!(out),
+        }
     }
 }
 

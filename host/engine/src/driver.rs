@@ -108,6 +108,7 @@ impl Driver {
             stop_tokens: job.sampling.stop_tokens.as_slice().into(),
             replay: Vec::new(),
             preemptions: 0,
+            scope: job.scope,
         };
         let Scheduler::Prefill(scheduler) = &mut self.pools[prefill.0 as usize].scheduler else { return };
         match scheduler.submit(entry) {
@@ -171,11 +172,11 @@ impl Driver {
 
     pub(crate) fn hear_prefill(&mut self, pool: usize, event: PrefillEvent, now_us: u64) {
         match event {
-            PrefillEvent::Prefilled { entry, first_token, finished, pages, tokens } => {
+            PrefillEvent::Prefilled { entry, first_token, finished, pages, tokens, cached_tokens } => {
                 let fresh = entry.replay.is_empty();
                 let seq = entry.seq;
                 if fresh {
-                    self.jobs.prefilled(seq, now_us);
+                    self.jobs.prefilled(seq, cached_tokens, now_us);
                     self.counters.prompt_tokens += entry.prompt.len() as u64;
                     if finished != Some(FinishReason::Stop) {
                         self.token(seq, first_token, now_us);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use millrace_core::{FinishReason, LaneId, RequestId, SamplingParams, SeqId, TenantId};
+use millrace_kv::PrefixScope;
 
 /// One sequence to generate: where, for whom, from what.
 pub struct Job {
@@ -16,6 +17,8 @@ pub struct Job {
     pub deadline_us: Option<u64>,
     /// At least one token; ids below the model's vocabulary.
     pub prompt: Arc<[u32]>,
+    /// Within which its prompt shares pages with others, where the lane's prefill pool keeps prefixes; `None`: with nobody.
+    pub scope: Option<PrefixScope>,
     pub sampling: SamplingParams,
     pub events: Box<dyn EventSink>,
 }

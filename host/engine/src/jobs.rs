@@ -82,14 +82,14 @@ impl JobTable {
         }
     }
 
-    /// Tells of the end of prefill, once.
-    pub(crate) fn prefilled(&mut self, seq: SeqId, now_us: u64) {
+    /// Tells of the end of prefill, once, and how many of its tokens were not computed.
+    pub(crate) fn prefilled(&mut self, seq: SeqId, cached_tokens: u32, now_us: u64) {
         if let Some(job) = self.jobs.get_mut(&seq)
             && !job.prefilled
         {
             job.prefilled = true;
             let queued_us = job.started_us.unwrap_or(now_us).saturating_sub(job.submitted_us);
-            job.events.emit(Event::Prefilled { cached_tokens: 0, queued_us });
+            job.events.emit(Event::Prefilled { cached_tokens, queued_us });
         }
     }
 

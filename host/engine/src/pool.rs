@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use millrace_core::{PoolId, Stage};
-use millrace_kv::PageCounts;
+use millrace_kv::{PageCounts, PagePool};
 use millrace_policy::Table;
 use millrace_scheduler::{DecodeScheduler, Draft, PolicyCall, PrefillScheduler, StepPlan, TenantLedger};
 
@@ -116,11 +116,16 @@ impl Pool {
         }
     }
 
-    pub(crate) fn counts(&self) -> PageCounts {
+    /// The logical half of its memory.
+    fn pages(&self) -> &PagePool {
         match &self.scheduler {
-            Scheduler::Prefill(s) => s.pool().counts(),
-            Scheduler::Decode(s) => s.pool().counts(),
+            Scheduler::Prefill(s) => s.pool(),
+            Scheduler::Decode(s) => s.pool(),
         }
+    }
+
+    pub(crate) fn counts(&self) -> PageCounts {
+        self.pages().counts()
     }
 
     pub(crate) fn facts(&self) -> PoolFacts {
@@ -138,6 +143,11 @@ impl Pool {
             pinned_pages: counts.pinned,
             evictable_pages: counts.evictable,
             suspect_pages: counts.suspect.saturating_add(counts.suspect_pinned),
+            cached_pages: self.pages().cached_pages(),
+            evicted_pages: self.pages().prefix_counters().evicted,
+            computed_tokens: counters.computed_tokens,
+            prefix_queried_tokens: counters.prefix_queried_tokens,
+            prefix_hit_tokens: counters.prefix_hit_tokens,
             page_bytes: self.runner.layout().page_bytes(),
             steps: self.steps,
             plans_reused: counters.plans_reused,

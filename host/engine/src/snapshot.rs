@@ -49,6 +49,16 @@ pub struct PoolFacts {
     pub evictable_pages: u32,
     /// Under suspicion after a tag mismatch; quarantined once they are released, until they are readmitted.
     pub suspect_pages: u32,
+    /// In the prefix tree, pinned or not.
+    pub cached_pages: u32,
+    /// Pages that left the prefix tree to make room.
+    pub evicted_pages: u64,
+    /// Input tokens of all steps since start.
+    pub computed_tokens: u64,
+    /// Prompt tokens that were looked up in the prefix tree.
+    pub prefix_queried_tokens: u64,
+    /// Of these: found.
+    pub prefix_hit_tokens: u64,
     pub page_bytes: usize,
     /// Steps dispatched since start.
     pub steps: u64,

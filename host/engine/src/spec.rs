@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use millrace_core::{Clock, KvFormat, PoolId, Precision, Stage, StagePrecision};
+use millrace_kv::PrefixOptions;
 use millrace_model::Architecture;
 use millrace_ops::Backend;
 use millrace_policy::ScheduleSlot;
@@ -28,6 +29,9 @@ pub struct PoolSpec {
     pub limits: StageLimits,
     pub zero_freed: millrace_kv::ZeroFreed,
     pub tag_checks: TagChecks,
+    /// Keeps the pages of prompts for others that begin alike; of prefill pools only, ignored in others. `None`: no page
+    /// outlives its sequence.
+    pub prefixes: Option<PrefixOptions>,
     /// Identifies the weights; compared in a hand-off.
     pub weights_digest: String,
 }

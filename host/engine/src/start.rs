@@ -103,9 +103,12 @@ fn wake(shared: &Arc<Shared>, ended_us: &Arc<AtomicU64>) -> Wake {
 fn build_pool(id: PoolId, spec: &PoolSpec, device: usize, boot_nonce: u16, shared: &Arc<Shared>) -> Result<Pool, EngineError> {
     let options = PoolOptions { pages: spec.pages, page_tokens: spec.page_tokens, boot_nonce, zero_freed: spec.zero_freed };
     let failed = |why: String| EngineError::Pool { pool: spec.name.clone(), why };
-    let pages = PagePool::new(options).map_err(|e| failed(e.to_string()))?;
+    let mut pages = PagePool::new(options).map_err(|e| failed(e.to_string()))?;
     let scheduler = match spec.stage {
-        Stage::Prefill => Scheduler::Prefill(PrefillScheduler::new(spec.limits, pages)),
+        Stage::Prefill => {
+            spec.prefixes.into_iter().for_each(|prefixes| pages.cache_prefixes(prefixes));
+            Scheduler::Prefill(PrefillScheduler::new(spec.limits, pages))
+        }
         Stage::Decode => Scheduler::Decode(DecodeScheduler::new(spec.limits, pages)),
     };
     let ended_us = Arc::new(AtomicU64::new(0));

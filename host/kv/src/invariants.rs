@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::pool::{PageCounts, PageState};
-use crate::{PageId, PagePool, Tag};
+use crate::page::PageState;
+use crate::{PageCounts, PageId, PagePool, Tag};
 
 impl PagePool {
     /// Every page is in exactly one state and list, the counts add up, tags are unique and of this boot.
@@ -13,7 +13,8 @@ impl PagePool {
     pub fn check_invariants(&self) -> Result<(), String> {
         self.check_counts()?;
         self.check_lists()?;
-        self.check_tags()
+        self.check_tags()?;
+        self.check_prefixes()
     }
 
     fn check_counts(&self) -> Result<(), String> {
@@ -47,7 +48,7 @@ impl PagePool {
         for ((index, page), held) in (0..).map(PageId).zip(&self.pages).zip(holds) {
             let listed = match page.state {
                 PageState::Free => free.contains(&index) && held == 0 && !page.suspect,
-                PageState::Pinned => !free.contains(&index),
+                PageState::Held { pins, cached } => !free.contains(&index) && (pins > 0 || cached),
                 PageState::Quarantined { after_step: Some(step) } => {
                     !free.contains(&index) && unfenced.contains(&(index, step)) && step > self.quarantine.completed()
                 }
@@ -70,5 +71,29 @@ impl PagePool {
             Some(tag) => Err(format!("tag {tag} was never given out")),
             None => Ok(()),
         }
+    }
+
+    /// Pages and nodes of the tree agree. A node whose page was reassigned behind its back is stale and keeps nothing.
+    fn check_prefixes(&self) -> Result<(), String> {
+        let cached = self.pages.iter().filter(|page| page.is_cached()).count();
+        let Some(prefixes) = &self.prefixes else {
+            return if cached == 0 { Ok(()) } else { Err(format!("{cached} pages cached without a tree")) };
+        };
+        prefixes.tree.check(self.options.page_tokens)?;
+        let mut current = 0;
+        for id in prefixes.tree.pages() {
+            let Some(page) = self.pages.get(id.0 as usize) else { return Err(format!("a node of page {id} of another pool")) };
+            let stale = prefixes.tree.node(id).is_none_or(|node| node.tag != page.tag);
+            if stale && page.is_cached() || !stale && (!page.is_cached() || page.suspect || page.barred) {
+                return Err(format!("page {id} ({page:?}) disagrees with its node, stale: {stale}"));
+            }
+            let parent = prefixes.tree.parent(id).flatten().and_then(|parent| self.pages.get(parent.0 as usize));
+            // Whoever pins a page pins all before it, so that what is evictable can be reached from leaves.
+            if !stale && page.pins() > 0 && parent.is_some_and(|parent| parent.is_cached() && parent.pins() == 0) {
+                return Err(format!("page {id} is pinned, what it is behind is not"));
+            }
+            current += usize::from(!stale);
+        }
+        if current == cached { Ok(()) } else { Err(format!("{current} nodes, {cached} cached pages")) }
     }
 }

@@ -1,19 +1,28 @@
 //! The page pool: the one owner of page state. Knows owners only as holders of the right (page, tag).
 //!
 //! ```text
-//!            allocate: new tag                release: new tag
+//!            allocate: new tag            last release: new tag
 //!   free ---------------------> pinned ---------------------------> quarantined
-//!    ^                                                                   |
-//!    +---- fence passed, no transfer holds it, not under suspicion ------+
+//!    ^                          |    ^                                ^      |
+//!    |    last release, in tree |    | lookup                         |      |
+//!    |                          v    |         evict: new tag         |      |
+//!    |                        evictable ------------------------------+      |
+//!    +---- fence passed, no transfer holds it, not under suspicion ----------+
 //! ```
+//! A page may be pinned by several sequences; its tag is theirs all alike and does not change when it is shared.
 //!
 //! Reuse is first in, first out, so that a freed page rests as long as the pool allows.
+
+mod prefix;
 
 use std::collections::VecDeque;
 
 use crate::changes::Changes;
+use crate::page::{Page, PageState};
 use crate::quarantine::Quarantine;
-use crate::{KvError, PageId, PageRef, Tag, TagChange, TransferId};
+use crate::{KvError, PageCounts, PageId, PageRef, Tag, TagChange, TransferId};
+
+use self::prefix::PrefixCache;
 
 /// Whether the backend fills a page with zeros when it is freed; wanted where tenants share a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,42 +42,6 @@ pub struct PoolOptions {
     pub zero_freed: ZeroFreed,
 }
 
-/// `free + quarantined + pinned + evictable == total`, always.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct PageCounts {
-    pub total: u32,
-    pub free: u32,
-    pub quarantined: u32,
-    pub pinned: u32,
-    /// Held by the prefix cache alone; 0 for a pool without one.
-    pub evictable: u32,
-    /// Of the quarantined: those that the fence alone will free.
-    pub settling: u32,
-    /// Of the quarantined: those that stay until they are readmitted.
-    pub suspect: u32,
-    /// Of the pinned: those that will be among these once they are released.
-    pub suspect_pinned: u32,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum PageState {
-    Free,
-    Pinned,
-    /// Until the fence has passed this step; `None` once it has.
-    Quarantined {
-        after_step: Option<u64>,
-    },
-}
-
-#[derive(Debug)]
-pub(crate) struct Page {
-    pub(crate) tag: Tag,
-    pub(crate) state: PageState,
-    /// Transfers that name it.
-    pub(crate) holds: u32,
-    pub(crate) suspect: bool,
-}
-
 /// Owner of all page state of one engine.
 #[derive(Debug)]
 pub struct PagePool {
@@ -82,6 +55,8 @@ pub struct PagePool {
     /// Kept up by [`Self::update`] alone.
     pub(crate) counts: PageCounts,
     suspicions: u64,
+    /// `None`: no page outlives its sequence.
+    pub(crate) prefixes: Option<PrefixCache>,
 }
 
 impl PagePool {
@@ -96,7 +71,7 @@ impl PagePool {
         }
         let page = |index: u32| {
             let tag = Tag::new(boot_nonce, u64::from(index) + 1).ok_or(KvError::TagsExhausted(pages))?;
-            Ok(Page { tag, state: PageState::Free, holds: 0, suspect: false })
+            Ok(Page::free(tag))
         };
         Ok(Self {
             options,
@@ -107,6 +82,7 @@ impl PagePool {
             last_count: u64::from(pages),
             counts: PageCounts { total: pages, free: pages, ..PageCounts::default() },
             suspicions: 0,
+            prefixes: None,
         })
     }
 
@@ -127,17 +103,17 @@ impl PagePool {
         self.suspicions
     }
 
-    /// Pins `count` free pages, each under a new tag. All or nothing.
+    /// Pins `count` free pages, each under a new tag. All or nothing. Evicts nothing: see [`Self::make_room`].
     ///
     /// # Errors
     /// [`KvError::OutOfPages`]; [`KvError::TagsExhausted`] before the tags that later releases need would run out.
     pub fn allocate(&mut self, count: u32) -> Result<Vec<PageRef>, KvError> {
-        let PageCounts { free, quarantined, pinned, .. } = self.counts;
+        let PageCounts { free, quarantined, pinned, evictable, .. } = self.counts;
         if count > free {
             return Err(KvError::OutOfPages { wanted: count, free, quarantined });
         }
-        // One tag now and one at release for each of these, and one for the release of each pinned page.
-        let needed = 2 * u64::from(count) + u64::from(pinned);
+        // One tag now and one when it is freed for each of these, and one for the end of each page in use.
+        let needed = 2 * u64::from(count) + u64::from(pinned) + u64::from(evictable);
         if Tag::LAST_COUNT - self.last_count < needed {
             return Err(KvError::TagsExhausted(count));
         }
@@ -146,17 +122,18 @@ impl PagePool {
             .into_iter()
             .map(|page| {
                 let tag = self.retag(page, ZeroFreed::Keep)?;
-                self.update(page, |page| page.state = PageState::Pinned);
+                self.update(page, |page| *page = Page { state: PageState::Held { pins: 1, cached: false }, ..Page::free(tag) });
                 Ok(PageRef { page, tag })
             })
             .collect()
     }
 
-    /// Frees pinned pages under new tags. Each rests in quarantine until the fence has passed `after_step`, the last step
-    /// that may still touch it (0: none), and no transfer holds it. All or nothing.
+    /// Takes one pin off each page. One that nobody pins any more becomes evictable if the prefix tree has it; else it is freed
+    /// under a new tag, and rests in quarantine until the fence has passed `after_step` of all who released it (the last step
+    /// that may still touch it; 0: none) and no transfer holds it. All or nothing.
     ///
     /// # Errors
-    /// A reference that is stale (freed before, or handed out again), not pinned, or named twice: nothing is freed.
+    /// A reference that is stale (freed before, or handed out again), not pinned, or named twice: nothing is released.
     pub fn release(&mut self, pages: &[PageRef], after_step: u64) -> Result<(), KvError> {
         for &page in pages {
             self.require_pinned(page)?;
@@ -166,12 +143,14 @@ impl PagePool {
         if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
             return Err(KvError::Duplicate(pair[0]));
         }
-        let unfenced = (after_step > self.quarantine.completed()).then_some(after_step);
         for &PageRef { page, .. } in pages {
-            self.retag(page, self.options.zero_freed)?;
-            self.quarantine.enter(page, after_step);
-            self.update(page, |page| page.state = PageState::Quarantined { after_step: unfenced });
-            self.free_if_settled(page);
+            self.update(page, |page| {
+                page.after_step = page.after_step.max(after_step);
+                if let PageState::Held { pins, .. } = &mut page.state {
+                    *pins = pins.saturating_sub(1);
+                }
+            });
+            self.free_if_unused(page)?;
         }
         Ok(())
     }
@@ -206,11 +185,17 @@ impl PagePool {
 
     /// Whether the page still belongs to whoever was given this reference.
     pub fn is_current(&self, page: PageRef) -> bool {
-        self.get(page.page).is_some_and(|known| known.tag == page.tag && known.state == PageState::Pinned)
+        self.pins(page) > 0
     }
 
-    /// A mismatch was reported for this page: once it is freed (at once if it is), it stays in quarantine until it is
-    /// readmitted. The reference may be stale; whoever pins the page now keeps it until it releases it.
+    /// Sequences that pin the page under this tag.
+    pub fn pins(&self, page: PageRef) -> u32 {
+        self.get(page.page).filter(|known| known.tag == page.tag).map_or(0, Page::pins)
+    }
+
+    /// A mismatch was reported for this page: it leaves the prefix tree with all behind it, and once it is freed (at once if
+    /// it is), it stays in quarantine until it is readmitted. The reference may be stale; whoever pins the page now keeps it
+    /// until it releases it.
     ///
     /// # Errors
     /// The page is not of this pool.
@@ -223,7 +208,7 @@ impl PagePool {
             self.update(id, |page| page.state = PageState::Quarantined { after_step: None });
         }
         self.update(id, |page| page.suspect = true);
-        Ok(())
+        self.forget_from(id)
     }
 
     /// Pages under suspicion, freed or not.
@@ -264,10 +249,12 @@ impl PagePool {
     pub fn force_reassign(&mut self, page: PageId) -> Result<PageRef, KvError> {
         let known = self.get(page).ok_or_else(|| self.unknown(page))?;
         self.require_pinned(PageRef { page, tag: known.tag })?;
-        if Tag::LAST_COUNT - self.last_count <= u64::from(self.counts.pinned) {
+        if Tag::LAST_COUNT - self.last_count <= u64::from(self.counts.pinned + self.counts.evictable) {
             return Err(KvError::TagsExhausted(1));
         }
         let tag = self.retag(page, self.options.zero_freed)?;
+        // The tree and all who pinned it do not know.
+        self.update(page, |page| page.state = PageState::Held { pins: 1, cached: false });
         Ok(PageRef { page, tag })
     }
 
@@ -284,7 +271,7 @@ impl PagePool {
         if known.tag != page.tag {
             return Err(KvError::Stale(page, known.tag));
         }
-        if known.state != PageState::Pinned {
+        if known.pins() == 0 {
             return Err(KvError::NotPinned(page));
         }
         Ok(())
@@ -300,6 +287,20 @@ impl PagePool {
         Ok(tag)
     }
 
+    /// A page that neither a sequence nor the tree has becomes nobody's.
+    fn free_if_unused(&mut self, page: PageId) -> Result<(), KvError> {
+        let Some(&Page { state: PageState::Held { pins: 0, cached: false }, after_step, .. }) = self.get(page) else {
+            return Ok(());
+        };
+        self.forget_stale(page)?;
+        self.retag(page, self.options.zero_freed)?;
+        self.quarantine.enter(page, after_step);
+        let unfenced = (after_step > self.quarantine.completed()).then_some(after_step);
+        self.update(page, |page| page.state = PageState::Quarantined { after_step: unfenced });
+        self.free_if_settled(page);
+        Ok(())
+    }
+
     fn free_if_settled(&mut self, page: PageId) {
         let settled = |page: &Page| page.state == PageState::Quarantined { after_step: None } && page.holds == 0 && !page.suspect;
         if self.get(page).is_some_and(settled) {
@@ -308,41 +309,14 @@ impl PagePool {
         }
     }
 
-    /// The only way to change a page, so that the counts cannot drift.
-    fn update(&mut self, page: PageId, change: impl FnOnce(&mut Page)) {
-        let Some(page) = self.pages.get_mut(page.0 as usize) else { return };
+    /// The only way to change a page, so that neither the counts nor the tree's eviction order can drift.
+    fn update(&mut self, id: PageId, change: impl FnOnce(&mut Page)) {
+        let Some(page) = self.pages.get_mut(id.0 as usize) else { return };
         self.counts.remove(page);
         change(page);
         self.counts.add(page);
-    }
-}
-
-impl PageCounts {
-    pub(crate) fn add(&mut self, page: &Page) {
-        self.tally(page, |count| *count += 1);
-    }
-
-    fn remove(&mut self, page: &Page) {
-        self.tally(page, |count| *count -= 1);
-    }
-
-    fn tally(&mut self, page: &Page, apply: impl Fn(&mut u32)) {
-        match page.state {
-            PageState::Free => apply(&mut self.free),
-            PageState::Pinned => {
-                apply(&mut self.pinned);
-                if page.suspect {
-                    apply(&mut self.suspect_pinned);
-                }
-            }
-            PageState::Quarantined { after_step } => {
-                apply(&mut self.quarantined);
-                if page.suspect {
-                    apply(&mut self.suspect);
-                } else if page.holds == 0 && after_step.is_some() {
-                    apply(&mut self.settling);
-                }
-            }
+        if let Some(prefixes) = &mut self.prefixes {
+            prefixes.tree.set_idle(id, page.is_idle());
         }
     }
 }

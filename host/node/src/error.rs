@@ -47,7 +47,7 @@ pub enum StartError {
     Policy { kind: PolicyKind, source: LoadError },
     #[error(transparent)]
     Engine(#[from] EngineError),
-    #[error("{0}; the boot nonce of page tags needs them")]
+    #[error("{0}; the boot nonce of page tags and the scopes of kept prompts need them")]
     Random(String),
 }
 

@@ -202,7 +202,7 @@ impl Task {
         match event {
             Some(Event::Prefilled { cached_tokens, queued_us }) => {
                 self.usage.cached_tokens = cached_tokens;
-                self.watch.prefilled(queued_us, cached_tokens, self.usage.prompt_tokens);
+                self.watch.prefilled(queued_us, self.usage.prompt_tokens);
             }
             Some(Event::Token(id)) => self.token(id),
             Some(Event::Finished(reason)) => self.finished(reason),

@@ -21,6 +21,7 @@ mod policies;
 mod policy_slots;
 mod prompt;
 mod request;
+mod scopes;
 mod start;
 mod stopwatch;
 mod submit;

@@ -11,7 +11,7 @@ use millrace_config::{Config, Device, DeviceKind, Model, Pool, PoolSize};
 use millrace_core::{Clock, Compute, KvFormat, PoolId, StageRecipe};
 use millrace_cpu::{CpuBackend, CpuCompute, CpuOptions};
 use millrace_engine::{EngineSpec, LaneSpec, PoolSpec, TagChecks};
-use millrace_kv::ZeroFreed;
+use millrace_kv::{PrefixOptions, ZeroFreed};
 use millrace_model::{Architecture, Checkpoint, WeightCache};
 use millrace_ops::{Backend, KvLayout, PlaneKind};
 use millrace_scheduler::{StageLimits, TenantShare};
@@ -25,6 +25,7 @@ use crate::lanes::{Lanes, PoolFigures, tier};
 use crate::metrics::Metrics;
 use crate::node::{Inner, Node, ServedModel, unix_now_s};
 use crate::policies::Policies;
+use crate::scopes::Scopes;
 use crate::tenants::KeyRing;
 use crate::tokenizer::tokenizer_of;
 
@@ -56,6 +57,7 @@ impl Node {
         };
         let lanes = Lanes::new(config, &checkpoints.digest(), &pools.iter().map(figures).collect::<Vec<_>>());
         let context_tokens = context(model, &pools, &lanes);
+        let scopes = Scopes::new(config, &pools).map_err(StartError::Random)?;
         let page_tokens = pools.first().map_or(0, |pool| pool.page_tokens);
         let spec = EngineSpec {
             pools: pools.into_iter().map(|pool| PoolSpec { limits: bounded(pool.limits, context_tokens), ..pool }).collect(),
@@ -81,6 +83,7 @@ impl Node {
             template: text.template,
             eos: text.eos,
             lanes,
+            scopes,
             page_tokens,
             keys: KeyRing::new(&config.tenants),
             output_limits: config
@@ -203,6 +206,7 @@ fn load_pools(config: &Config, checkpoints: &Checkpoints) -> Result<Vec<PoolSpec
             limits: stage_limits(config, pool, id, pages),
             zero_freed: if config.zeroes_freed(pool) { ZeroFreed::Zero } else { ZeroFreed::Keep },
             tag_checks: if pool.tags { TagChecks::On } else { TagChecks::Off },
+            prefixes: config.prefix_pages(pool, pages).map(|owner_pages| PrefixOptions { owner_pages }),
             weights_digest: checkpoints.digest(),
         });
     }

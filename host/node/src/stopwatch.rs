@@ -25,12 +25,10 @@ impl Stopwatch {
         Self { metrics, arrived, submitted, queued_s: 0.0, first: None, last: None, tokens: 0, over: false }
     }
 
-    pub(crate) fn prefilled(&mut self, queued_us: u64, cached_tokens: u32, prompt_tokens: u32) {
+    pub(crate) fn prefilled(&mut self, queued_us: u64, prompt_tokens: u32) {
         self.queued_s = queued_us as f64 / 1e6;
         self.metrics.queue.record(self.queued_s);
         self.metrics.prompt_tokens.add(u64::from(prompt_tokens));
-        self.metrics.queried_tokens.add(u64::from(prompt_tokens));
-        self.metrics.cached_tokens.add(u64::from(cached_tokens));
     }
 
     /// Whether it was the first.

@@ -269,6 +269,7 @@ impl Inner {
             priority,
             deadline_us: Some(asked.deadline_us),
             prompt: asked.prompt.clone(),
+            scope: self.scopes.of(asked.tenant, lane),
             sampling: asked.sampling.clone(),
             events: Box::new(Wire(wire)),
         };

@@ -75,6 +75,7 @@ mod tests {
             max_waiting: None,
             max_output_tokens: None,
             allowed_lanes: Vec::new(),
+            trust_group: None,
         }
     }
 

@@ -7,7 +7,8 @@ use crate::Entry;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PrefillEvent {
-    /// The whole prompt is in the pages, which stay held until `release_handed_off` or `abort`.
+    /// The whole prompt is in the pages, which stay held until `release_handed_off` or `abort`. Others may read them too, so
+    /// whoever takes them over only reads.
     Prefilled {
         entry: Entry,
         /// Without meaning for a replayed entry, whose first token is `entry.replay[0]`.
@@ -17,6 +18,8 @@ pub enum PrefillEvent {
         pages: Vec<PageRef>,
         /// Prompt tokens; the last page may be part full.
         tokens: u32,
+        /// Of these: those that were found in the prefix tree when the prompt got its first pages, and not computed.
+        cached_tokens: u32,
     },
     /// Ends it: a page of its table did not carry its tag.
     Stale { seq: SeqId },

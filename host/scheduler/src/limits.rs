@@ -57,4 +57,10 @@ pub struct StageCounters {
     pub policy_overruled: u64,
     /// Entries of policy plans that named no such row, a row twice, or one that cannot run.
     pub policy_rows_ignored: u64,
+    /// Input tokens of all steps' rows.
+    pub computed_tokens: u64,
+    /// Prefill: prompt tokens that were looked up in the prefix tree, once for each sequence that has a scope.
+    pub prefix_queried_tokens: u64,
+    /// Of these: found.
+    pub prefix_hit_tokens: u64,
 }

@@ -6,8 +6,11 @@
 //!                ^            |
 //!                +-- reset ---+   only if several half-done prompts together exceed the pool
 //! ```
+//! A prompt with a scope begins behind the whole pages that the prefix tree has of it, and its own enter the tree as they are
+//! computed; `prefix` has the rules.
 
 mod plan;
+mod prefix;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,6 +45,10 @@ struct PrefillSequence {
     billed: u32,
     /// Lost its pages to other prompts once; admitted again only where all of it fits.
     was_reset: bool,
+    /// Of its pages, the first ones: those that the prefix tree has.
+    cached: usize,
+    /// Prompt tokens that the tree had when it got its first pages.
+    found_tokens: u32,
 }
 
 /// The host's order: replayed entries first (they hold up a running answer), then by priority, then by arrival.
@@ -141,14 +148,16 @@ impl PrefillScheduler {
             in_flight: 0,
             billed: 0,
             was_reset: false,
+            cached: 0,
+            found_tokens: 0,
             entry,
         };
         self.sequences.insert(sequence.entry.seq, sequence);
         Ok(())
     }
 
-    /// Drops a sequence in any state, without an event. Its pages rest until the last dispatched step has ended. False if it
-    /// is not here (it ended, or never was): aborting twice is harmless.
+    /// Drops a sequence in any state, without an event. Its pages rest until the last dispatched step has ended, but for those
+    /// that others pin or the prefix tree keeps. False if it is not here (it ended, or never was): aborting twice is harmless.
     pub fn abort(&mut self, seq: SeqId) -> bool {
         self.remove(seq).is_some_and(|sequence| {
             self.state.give_back(sequence.pages);
@@ -237,6 +246,7 @@ impl PrefillScheduler {
                 }
                 Some((OutcomeStatus::NotFinite, _)) => {
                     self.state.counters.not_finite += 1;
+                    self.forget(seq);
                     self.abort(seq);
                     self.events.push(PrefillEvent::NotFinite { seq });
                 }
@@ -279,6 +289,8 @@ impl PrefillScheduler {
             "is in the wrong queue"
         } else if waits && (pages > 0 || sequence.reached() > 0) {
             "waits but holds pages or progress"
+        } else if sequence.cached > (sequence.computed / self.state.pool.page_tokens()) as usize {
+            "has more pages in the prefix tree than it has computed"
         } else if pages < self.state.pages_for(sequence.reached()) as usize {
             "has fewer pages than computed tokens"
         } else if sequence.reached() > sequence.entry.prompt_tokens() {
@@ -300,6 +312,8 @@ impl PrefillScheduler {
         let max_context = self.state.limits.max_context;
         let Some(sequence) = self.sequences.get_mut(&seq) else { return };
         sequence.computed += chunk;
+        self.enter_tree(seq);
+        let Some(sequence) = self.sequences.get_mut(&seq) else { return };
         if sequence.computed < sequence.entry.prompt_tokens() {
             return;
         }
@@ -312,6 +326,7 @@ impl PrefillScheduler {
             finished,
             pages: sequence.pages.clone(),
             tokens: sequence.computed,
+            cached_tokens: sequence.found_tokens,
         });
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use millrace_core::{FinishReason, LaneId, RequestId, SeqId, TenantId};
+use millrace_kv::PrefixScope;
 
 /// A sequence on its way in, or on its way back to prefill after a preemption.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +26,9 @@ pub struct Entry {
     /// Output tokens that were generated before a preemption, published already.
     pub replay: Vec<u32>,
     pub preemptions: u32,
+    /// Within which its prompt shares pages with others, if it does and the prefill pool has a prefix tree. The tenant pays
+    /// for the pages that it brings in.
+    pub scope: Option<PrefixScope>,
 }
 
 impl Entry {

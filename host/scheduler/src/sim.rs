@@ -7,13 +7,14 @@ mod device;
 mod kept_rules;
 mod policy;
 mod prefill_rules;
+mod prefix_rules;
 mod random;
 mod world;
 
 use std::sync::Arc;
 
 use millrace_core::{LaneId, RequestId, SeqId, TenantId};
-use millrace_kv::{PagePool, PoolOptions, ZeroFreed};
+use millrace_kv::{PagePool, PoolOptions, PrefixOptions, PrefixScope, ZeroFreed};
 
 use crate::{Entry, StageLimits};
 
@@ -37,6 +38,13 @@ pub(crate) fn pool(pages: u32) -> PagePool {
     PagePool::new(PoolOptions { pages, page_tokens: PAGE_TOKENS, boot_nonce: 7, zero_freed: ZeroFreed::Zero }).unwrap()
 }
 
+/// With a prefix tree, of which each tenant may have so many pages.
+pub(crate) fn caching_pool(pages: u32, owner_pages: u32) -> PagePool {
+    let mut pool = pool(pages);
+    pool.cache_prefixes(PrefixOptions { owner_pages });
+    pool
+}
+
 pub(crate) fn limits() -> StageLimits {
     StageLimits {
         max_step_tokens: 16,
@@ -50,6 +58,15 @@ pub(crate) fn limits() -> StageLimits {
         max_view_rows: 16,
         step_us_hint: 1000,
     }
+}
+
+/// A prompt in a scope that begins with so many tokens of a stem, which all of the same stem have in common.
+pub(crate) fn stemmed(entry: Entry, scope: u8, stem: (u32, u32)) -> Entry {
+    let (stem, shared) = stem;
+    let common = (0..shared).map(|position| (stem * 17 + position * 5) % 50);
+    let own = entry.prompt.iter().copied().skip(shared as usize);
+    let prompt: Vec<u32> = common.chain(own).collect();
+    Entry { prompt: prompt.into(), scope: Some(PrefixScope([scope; 32])), ..entry }
 }
 
 pub(crate) fn entry(seq: u64, prompt_tokens: u32, max_output: u32) -> Entry {
@@ -67,5 +84,6 @@ pub(crate) fn entry(seq: u64, prompt_tokens: u32, max_output: u32) -> Entry {
         stop_tokens: Arc::from([]),
         replay: Vec::new(),
         preemptions: 0,
+        scope: None,
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use millrace_core::{SeqId, Stage};
-use millrace_kv::{PagePool, PageRef, pages_for};
+use millrace_kv::{KvError, PagePool, PageRef, pages_for};
 use millrace_policy::{Budget, Table};
 
 use crate::draft::DraftRow;
@@ -80,6 +80,11 @@ impl StageState {
         self.running.as_ref().map(|_| self.dispatched)
     }
 
+    /// The last step that may touch a page.
+    pub(crate) fn last_step(&self) -> u64 {
+        self.dispatched
+    }
+
     /// A number that no sequence of the step in flight has; it comes round after four billion.
     pub(crate) fn next_epoch(&mut self) -> u32 {
         self.epoch = self.epoch.wrapping_add(1);
@@ -98,7 +103,7 @@ impl StageState {
             step: self.dispatched + 1,
             tokens: self.step_tokens(),
             sequences: self.limits.max_sequences,
-            free_pages: counts.free,
+            free_pages: counts.available(),
             total_pages: counts.total,
             page_tokens: self.pool.page_tokens(),
             step_us: self.step_us,
@@ -154,10 +159,21 @@ impl StageState {
         pages_for(tokens, self.pool.page_tokens())
     }
 
+    /// Free pages, and where they do not suffice those that the prefix tree gives up for it. All or nothing, but what was
+    /// evicted is.
+    ///
+    /// # Errors
+    /// There are too few, for now.
+    pub(crate) fn allocate(&mut self, pages: u32) -> Result<Vec<PageRef>, KvError> {
+        self.pool.make_room(pages);
+        self.pool.allocate(pages)
+    }
+
     /// No page will come free without a sequence giving it up: no step runs and no transfer holds one.
     pub(crate) fn nothing_coming(&self) -> bool {
         let counts = self.pool.counts();
-        self.running.is_none() && counts.quarantined == counts.suspect && !self.any_stolen()
+        let held = counts.quarantined > counts.suspect || counts.evictable_held > 0;
+        self.running.is_none() && !held && !self.any_stolen()
     }
 
     fn any_stolen(&self) -> bool {
@@ -193,6 +209,7 @@ impl StageState {
         }
         self.dispatched += 1;
         self.counters.steps += 1;
+        self.counters.computed_tokens += rows.iter().map(|row| row.tokens.len() as u64).sum::<u64>();
         self.running = Some(rows.iter().map(|row| (row.seq, row.epoch)).collect());
         let changes = self.pool.take_changes();
         Some(StepPlan { step: self.dispatched, stage: self.stage, rows, changes, draft: draft.generation })
@@ -209,15 +226,16 @@ impl StageState {
         rows.into_iter().map(|(seq, epoch)| Ran { seq, epoch, outcome: outcomes.get(&(seq, epoch)).copied() }).collect()
     }
 
-    /// Frees a sequence's pages once nothing that was dispatched can touch them. A reference that went stale behind the
-    /// sequence's back is not its page any more and is left alone.
+    /// Takes a sequence's pins off its pages. What nobody else pins is evictable, if the prefix tree has it, or else free once
+    /// nothing that was dispatched can touch it. A reference that went stale behind the sequence's back is not its page any more
+    /// and is left alone.
     pub(crate) fn give_back(&mut self, mut pages: Vec<PageRef>) {
         pages.retain(|&page| self.pool.is_current(page));
         let released = self.pool.release(&pages, self.dispatched);
-        debug_assert_eq!(released, Ok(()), "a sequence's current pages are pinned by it alone");
+        debug_assert_eq!(released, Ok(()), "a sequence pins each of its current pages once");
     }
 
-    /// Frees the pages of a sequence whose tags did not match and keeps the culprits from further use. The device reports
+    /// Gives back the pages of a sequence whose tags did not match and keeps the culprits from further use. The device reports
     /// sequences, not pages: where the host sees a stale reference, that page is the culprit; where it sees none, host and
     /// device disagree on some page of the sequence, so all of them are.
     pub(crate) fn give_back_mismatched(&mut self, pages: Vec<PageRef>) {
@@ -230,25 +248,24 @@ impl StageState {
         self.give_back(pages);
     }
 
-    /// The pool's own invariants, and that `tables` are exactly what is pinned.
+    /// The pool's own invariants, and that each page is pinned as often as `tables` name it.
     pub(crate) fn check_pages<'a>(&self, tables: impl Iterator<Item = &'a PageRef>) -> Result<(), String> {
         self.pool.check_invariants()?;
-        let mut held: Vec<PageRef> = tables.copied().collect();
+        let mut names: BTreeMap<PageRef, u32> = BTreeMap::new();
+        for &page in tables {
+            *names.entry(page).or_default() += 1;
+        }
         #[cfg(any(test, feature = "fault-injection"))]
         {
-            // What was stolen is its owner's no longer, although the owner does not know.
-            held.retain(|&page| self.pool.is_current(page));
-            held.extend(&self.stolen);
+            // What was stolen is its owners' no longer, although they do not know.
+            names.retain(|&page, _| self.pool.is_current(page));
+            names.extend(self.stolen.iter().map(|&page| (page, 1)));
         }
-        if let Some(stale) = held.iter().find(|&&page| !self.pool.is_current(page)) {
-            return Err(format!("a page table names {stale}, which is stale"));
-        }
-        held.sort_unstable();
-        if let Some(twice) = held.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(format!("two page tables name {}", twice[0]));
+        if let Some((page, count)) = names.iter().find(|&(&page, &count)| self.pool.pins(page) != count) {
+            return Err(format!("{count} page tables name {page}, {} pin it", self.pool.pins(*page)));
         }
         let pinned = self.pool.counts().pinned as usize;
-        if held.len() == pinned { Ok(()) } else { Err(format!("{} pages in tables, {pinned} pinned", held.len())) }
+        if names.len() == pinned { Ok(()) } else { Err(format!("{} pages in tables, {pinned} pinned", names.len())) }
     }
 }
 
@@ -336,6 +353,14 @@ macro_rules! stage_methods {
                 let stolen = self.state.pool.force_reassign(page.page).ok()?;
                 self.state.stolen.push(stolen);
                 Some(stolen)
+            }
+
+            /// Sequences whose tables name this page, under whatever tag.
+            #[cfg(any(test, feature = "fault-injection"))]
+            pub fn readers(&self, page: PageId) -> Vec<SeqId> {
+                let names_it = |pages: &PageTable| pages.iter().any(|known| known.page == page);
+                let reading = self.sequences.iter().filter(|(_, sequence)| names_it(&sequence.pages));
+                reading.map(|(&seq, _)| seq).collect()
             }
 
             /// Frees all stolen pages, as their new owners would.

@@ -205,6 +205,8 @@ impl BenchLane {
                 priority: 0,
                 deadline_us: None,
                 prompt: prompt.into(),
+                // Every prompt is computed: that is what is measured.
+                scope: None,
                 sampling: greedy(output),
                 events: Box::new(Stamp(sender.clone(), stream)),
             })?;
@@ -309,6 +311,7 @@ impl Parts<'_> {
             },
             zero_freed: millrace_kv::ZeroFreed::Keep,
             tag_checks: if options.tags { TagChecks::On } else { TagChecks::Off },
+            prefixes: None,
             weights_digest: self.digest.to_owned(),
         }
     }

@@ -5,6 +5,7 @@ use millrace_core::{KvFormat, Stage, StageRecipe};
 use super::{Base, missing_table};
 use crate::defaults::{
     MAX_SEQUENCES, MAX_STEP_TOKENS, MAX_STEP_US, PAGE_TOKENS, PAGE_TOKENS_MULTIPLE, POOL_MEMORY_MIB, POOL_PAGES,
+    PREFIX_TENANT_PERCENT,
 };
 use crate::reader::{Named, Section};
 use crate::{Device, ErrorKind, Model, Pool, PoolSize, Tenant, ZeroFreed};
@@ -76,6 +77,8 @@ fn pool(section: &mut Section<'_, '_>, name: &str, names: &Names<'_>) -> (Pool, 
         max_sequences: section.count("max_sequences", MAX_SEQUENCES),
         zero_freed: section.choice("zero_freed", &ZEROING, ZeroFreed::Auto),
         tags: section.flag("tags", true),
+        prefix_cache: prefix_cache(section, stage),
+        prefix_tenant_percent: section.count_or_none("prefix_tenant_percent", PREFIX_TENANT_PERCENT),
     };
     if stage == Some(Stage::Decode) && pool.max_step_tokens < pool.max_sequences {
         let message = format!(
@@ -114,6 +117,16 @@ fn max_step_us(section: &mut Section<'_, '_>, stage: Option<Stage>) -> Option<u3
         section.error(ErrorKind::Conflict, "max_step_us", message, "remove it, or lower max_sequences for shorter decode steps");
     }
     None
+}
+
+/// Pages that decode wrote carry another precision's numbers, so prompts are kept where prefill wrote them.
+fn prefix_cache(section: &mut Section<'_, '_>, stage: Option<Stage>) -> bool {
+    let wanted = section.flag("prefix_cache", false);
+    if wanted && stage == Some(Stage::Decode) {
+        let message = "keeps prompts of prefill pools; a decode pool has none to keep".to_owned();
+        section.error(ErrorKind::Conflict, "prefix_cache", message, "remove it here and set it in the lane's prefill pool");
+    }
+    wanted
 }
 
 fn page_tokens(section: &mut Section<'_, '_>) -> u32 {

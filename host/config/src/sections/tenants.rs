@@ -31,6 +31,7 @@ pub(super) fn read(root: &mut Section<'_, '_>, lanes: &[Lane], limits: &Limits) 
             max_waiting: section.count_or_none("max_waiting", defaults::TENANT_MAX_WAITING),
             max_output_tokens: max_output_tokens(&mut section, limits),
             allowed_lanes: allowed_lanes(&mut section, lanes),
+            trust_group: section.text("trust_group", "team"),
         };
         section.finish();
         tenants.push(tenant);
@@ -52,6 +53,7 @@ fn open_tenant(lanes: &[Lane]) -> Tenant {
         max_waiting: None,
         max_output_tokens: None,
         allowed_lanes: (0..lanes.len()).map(id_of).collect(),
+        trust_group: None,
     }
 }
 

@@ -15,7 +15,7 @@ use millrace_cpu::{CpuBackend, CpuCompute, CpuOptions, StrictBackend};
 use millrace_engine::{
     EngineHandle, EngineSnapshot, EngineSpec, Event, EventSink, Job, JobError, LaneSpec, PoolSpec, SubmitError, TagChecks,
 };
-use millrace_kv::ZeroFreed;
+use millrace_kv::{PrefixOptions, PrefixScope, ZeroFreed};
 use millrace_model::{Architecture, Checkpoint, WeightCache};
 use millrace_ops::Backend;
 use millrace_policy::{BreakerSettings, FairSchedule, PolicyInfo, SchedulePolicy, ScheduleSlot};
@@ -53,6 +53,7 @@ pub(crate) struct Setup {
     /// Time of a prefill step.
     pub(crate) max_step_us: Option<u32>,
     pub(crate) tag_checks: TagChecks,
+    pub(crate) prefixes: Option<PrefixOptions>,
     /// How late the backend begins a submission.
     pub(crate) delay: Duration,
 }
@@ -67,6 +68,7 @@ impl Default for Setup {
             chunk: 24,
             max_step_us: None,
             tag_checks: TagChecks::On,
+            prefixes: None,
             delay: Duration::from_micros(200),
         }
     }
@@ -136,6 +138,7 @@ impl Rig {
             },
             zero_freed: ZeroFreed::Zero,
             tag_checks: setup.tag_checks,
+            prefixes: setup.prefixes,
             weights_digest: checkpoint.digest().to_owned(),
         };
         let lane = LaneSpec {
@@ -158,6 +161,11 @@ impl Rig {
     }
 
     pub(crate) fn submit(&self, prompt: &[u32], output: u32) -> Result<Stream, SubmitError> {
+        self.submit_in(None, prompt, output)
+    }
+
+    /// A prompt that may share pages with others of its scope.
+    pub(crate) fn submit_in(&self, scope: Option<PrefixScope>, prompt: &[u32], output: u32) -> Result<Stream, SubmitError> {
         let seq = self.next.get();
         self.next.set(seq + 1);
         let (sender, events) = channel();
@@ -169,6 +177,7 @@ impl Rig {
             priority: 0,
             deadline_us: None,
             prompt: prompt.into(),
+            scope,
             sampling: SamplingParams {
                 temperature: 0.0,
                 top_p: 1.0,
@@ -180,7 +189,7 @@ impl Rig {
             },
             events: Box::new(Sink(sender)),
         })?;
-        Ok(Stream { seq: SeqId(seq), events })
+        Ok(Stream { seq: SeqId(seq), events, cached_tokens: std::cell::Cell::new(None) })
     }
 
     /// Tokens of one prompt, from submission to its end.
@@ -223,6 +232,8 @@ impl Drop for Rig {
 pub(crate) struct Stream {
     pub(crate) seq: SeqId,
     pub(crate) events: Receiver<Event>,
+    /// Once it was told.
+    pub(crate) cached_tokens: std::cell::Cell<Option<u32>>,
 }
 
 impl Stream {
@@ -233,7 +244,9 @@ impl Stream {
                 Event::Token(token) => return Ok(token),
                 Event::Finished(reason) => return Err(Ok(reason)),
                 Event::Failed(error) => return Err(Err(error)),
-                Event::Prefilled { .. } => {}
+                Event::Prefilled { cached_tokens, .. } => {
+                    assert_eq!(self.cached_tokens.replace(Some(cached_tokens)), None, "told once");
+                }
             }
         }
     }

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::*;
 
 /// Numerical Recipes' 64-bit congruential generator; the high bits are good enough to choose test operations.
-struct Lcg(u64);
+pub(crate) struct Lcg(pub(crate) u64);
 
 impl Lcg {
-    fn below(&mut self, bound: u32) -> u32 {
+    pub(crate) fn below(&mut self, bound: u32) -> u32 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         ((self.0 >> 33) % u64::from(bound.max(1))) as u32
     }

@@ -6,6 +6,7 @@
 
 mod exposition;
 mod histogram;
+mod prefixes;
 mod render;
 #[cfg(test)]
 mod tests;
@@ -100,8 +101,6 @@ pub struct Metrics {
     pub(crate) outcomes: [Counter; 4],
     pub(crate) prompt_tokens: Counter,
     pub(crate) generation_tokens: Counter,
-    pub(crate) cached_tokens: Counter,
-    pub(crate) queried_tokens: Counter,
     /// Refused before an engine saw them.
     pub(crate) refused: Counter,
     pub(crate) stop_strings: Counter,
@@ -128,8 +127,6 @@ impl Default for Metrics {
             outcomes: Default::default(),
             prompt_tokens: Counter::default(),
             generation_tokens: Counter::default(),
-            cached_tokens: Counter::default(),
-            queried_tokens: Counter::default(),
             refused: Counter::default(),
             stop_strings: Counter::default(),
             time_to_first_token: Histogram::new(SECONDS_TO_FIRST),

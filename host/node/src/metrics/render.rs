@@ -7,7 +7,7 @@ use millrace_policy::{Latency, SlotStatus};
 
 use super::exposition::{Exposition, Labels};
 use super::histogram::HistogramFacts;
-use super::{Metrics, Outcome};
+use super::{Metrics, Outcome, prefixes};
 
 /// A lane as labels tell it.
 pub(crate) struct LaneLabels {
@@ -41,6 +41,7 @@ impl Metrics {
         self.latencies(&mut out, scrape);
         engine(&mut out, scrape);
         pools(&mut out, scrape);
+        prefixes::pages(&mut out, &scrape.engine.pools);
         lanes(&mut out, scrape);
         policies(&mut out, &scrape.slots);
         self.server(&mut out, scrape);
@@ -58,13 +59,7 @@ impl Metrics {
             self.prompt_tokens.get(),
         );
         out.counter("vllm:generation_tokens_total", "Tokens generated.", model, self.generation_tokens.get());
-        out.counter(
-            "vllm:prefix_cache_queries_total",
-            "Prompt tokens looked up in the prefix cache.",
-            model,
-            self.queried_tokens.get(),
-        );
-        out.counter("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.", model, self.cached_tokens.get());
+        prefixes::tokens(out, &scrape.engine.pools, model);
         out.family("vllm:request_success_total", "counter", "Requests by how they ended; `error` is Millrace's own.");
         for (outcome, counter) in Outcome::ALL.into_iter().zip(&self.outcomes) {
             let labels: Labels<'_> = &[("model_name", scrape.model), ("finished_reason", outcome.label())];

@@ -39,6 +39,11 @@ fn snapshot() -> EngineSnapshot {
         pinned_pages: 20,
         evictable_pages: 4,
         suspect_pages: 1,
+        cached_pages: 14,
+        evicted_pages: 9,
+        computed_tokens: 77,
+        prefix_queried_tokens: 60,
+        prefix_hit_tokens: 32,
         page_bytes: 1000,
         steps: 7,
         plans_reused: 3,
@@ -119,6 +124,11 @@ fn samples_belong_to_their_family_and_labels_are_escaped() {
     assert!(text.contains("vllm:request_success_total{model_name=\"m\",finished_reason=\"stop\"} 1"));
     assert!(text.contains("millrace_http_responses_total{class=\"4xx\"} 1"));
     assert!(text.contains("millrace_pool_bytes{pool=\"p\"} 100000"));
+    assert!(text.contains("vllm:prefix_cache_queries_total{model_name=\"m\"} 60"));
+    assert!(text.contains("vllm:prefix_cache_hits_total{model_name=\"m\"} 32"));
+    assert!(text.contains("millrace_prefix_cached_pages{pool=\"p\"} 14"));
+    assert!(text.contains("millrace_prefix_evicted_pages_total{pool=\"p\"} 9"));
+    assert!(text.contains("millrace_computed_tokens_total{pool=\"p\"} 77"));
     assert!(text.contains("millrace_pool_suspect_pages{pool=\"p\"} 1"));
     assert!(text.contains("millrace_step_phase_seconds_total{pool=\"p\",phase=\"policy\"} 0.25"));
     assert!(text.contains("millrace_plans_reused_total{pool=\"p\",stage=\"decode\"} 3"));

@@ -1,6 +1,7 @@
 //! Which prompts get a chunk in the next step, and pages for it. Runs ahead: a chunk that is in flight counts as done.
 
 use millrace_core::SeqId;
+use millrace_kv::PageRef;
 use millrace_policy::Table;
 
 use super::{PrefillScheduler, PrefillSequence, PrefillState, QueueKey};
@@ -34,7 +35,7 @@ impl PrefillScheduler {
             return None;
         }
         let order = match self.state.kept_order(&rows) {
-            Some(kept) if self.demand(&kept.order().run) <= self.state.pool.counts().free => self.state.reuse(kept),
+            Some(kept) if self.demand(&kept.order().run) <= self.state.pool.counts().available() => self.state.reuse(kept),
             _ => {
                 let table = rows_table(now_us, &self.view_rows().map(|sequence| self.facts(sequence)).collect::<Vec<_>>());
                 self.state.ask(policy, &Question { rows: &rows, table, tenants })
@@ -85,7 +86,7 @@ impl PrefillScheduler {
     /// Gives chunks and pages in order; where half-done prompts block each other, the youngest gives its pages up.
     fn allocate(&mut self, order: SeqOrder) -> Vec<DraftRow> {
         let mut wanted = order.run;
-        if self.demand(&wanted) > self.state.pool.counts().free {
+        if self.demand(&wanted) > self.state.pool.counts().available() {
             wanted.sort_by_key(|(seq, _)| self.sequences.get(seq).is_none_or(|s| s.state == PrefillState::Waiting));
         }
         // Each turn but the last takes one prompt out of prefill.
@@ -123,25 +124,51 @@ impl PrefillScheduler {
                 break;
             }
             let Some(sequence) = self.sequences.get(&seq).filter(|sequence| sequence.runnable()) else { continue };
-            let chunk = tokens.unwrap_or(u32::MAX).min(sequence.remaining()).min(budget);
             let waits = sequence.state == PrefillState::Waiting;
             if waits && (pass.short.is_some() || self.resident.len() >= self.state.limits.max_resident as usize) {
                 continue;
             }
-            let (start, epoch, missing) = (sequence.reached(), sequence.epoch, self.missing_pages(sequence, chunk));
             if waits && sequence.was_reset && !self.fits_with_all(sequence) {
                 pass.short.get_or_insert(seq);
                 continue;
             }
-            let Ok(pages) = self.state.pool.allocate(missing) else {
-                pass.short.get_or_insert(seq);
-                continue;
-            };
-            self.admit(seq, pages);
-            budget -= chunk;
-            pass.rows.push(DraftRow { seq, epoch, start, tokens: chunk });
+            match self.give_chunk(seq, tokens.unwrap_or(u32::MAX).min(budget)) {
+                Some(row) => {
+                    budget -= row.tokens;
+                    pass.rows.push(row);
+                }
+                None => {
+                    pass.short.get_or_insert(seq);
+                }
+            }
         }
         pass
+    }
+
+    /// A chunk of at most so many tokens, with its pages; a prompt that waits begins behind what the prefix tree has of it.
+    /// `None`: there are no pages for it.
+    fn give_chunk(&mut self, seq: SeqId, most_tokens: u32) -> Option<DraftRow> {
+        let waits = self.sequences.get(&seq)?.state == PrefillState::Waiting;
+        // Pinned, so that making room for the rest takes none of them.
+        let found = if waits { self.look_up(seq) } else { Vec::new() };
+        let sequence = self.sequences.get(&seq)?;
+        let start = sequence.reached() + self.state.pool.page_tokens() * found.len() as u32;
+        let tokens = most_tokens.min(sequence.entry.prompt_tokens() - start);
+        let held = (sequence.pages.len() + found.len()) as u32;
+        let row = DraftRow { seq, epoch: sequence.epoch, start, tokens };
+        match self.state.allocate(self.state.pages_for(start + tokens).saturating_sub(held)) {
+            Ok(pages) => {
+                if waits {
+                    self.admit(seq, found);
+                }
+                self.sequences.get_mut(&seq)?.pages.extend(pages);
+                Some(row)
+            }
+            Err(_) => {
+                self.put_back(found);
+                None
+            }
+        }
     }
 
     /// Whether the whole prompt fits beside the whole prompts of all that are under way.
@@ -151,17 +178,16 @@ impl PrefillScheduler {
         under_way.map(pages).sum::<u64>() + pages(sequence) <= u64::from(self.state.usable_pages())
     }
 
-    fn admit(&mut self, seq: SeqId, pages: Vec<millrace_kv::PageRef>) {
+    /// From waiting to prefilling, with the pages that were found for it.
+    fn admit(&mut self, seq: SeqId, found: Vec<PageRef>) {
+        self.begin_behind(seq, found);
         let Some(sequence) = self.sequences.get_mut(&seq) else { return };
-        sequence.pages.extend(pages);
-        if sequence.state == PrefillState::Waiting {
-            sequence.state = PrefillState::Prefilling;
-            let key = QueueKey::of(&sequence.entry);
-            self.waiting.remove(&key);
-            self.resident.insert(key);
-            if let Some(at) = sequence.entry.deadline_us {
-                self.deadlines.remove(&(at, seq));
-            }
+        sequence.state = PrefillState::Prefilling;
+        let key = QueueKey::of(&sequence.entry);
+        self.waiting.remove(&key);
+        self.resident.insert(key);
+        if let Some(at) = sequence.entry.deadline_us {
+            self.deadlines.remove(&(at, seq));
         }
     }
 
@@ -184,10 +210,10 @@ impl PrefillScheduler {
 
     /// Whether a half-done prompt would find pages if the policy let it run.
     fn any_can_go_on(&self) -> bool {
-        let free = self.state.pool.counts().free;
+        let available = self.state.pool.counts().available();
         let under_way = self.sequences.values().filter(|sequence| sequence.state == PrefillState::Prefilling);
         let chunk = |sequence: &PrefillSequence| sequence.remaining().min(self.state.step_tokens());
-        under_way.into_iter().any(|sequence| self.missing_pages(sequence, chunk(sequence)) <= free)
+        under_way.into_iter().any(|sequence| self.missing_pages(sequence, chunk(sequence)) <= available)
     }
 
     /// Back to waiting; what was computed is lost.
@@ -197,6 +223,7 @@ impl PrefillScheduler {
         sequence.epoch = epoch;
         sequence.state = PrefillState::Waiting;
         sequence.computed = 0;
+        sequence.cached = 0;
         sequence.was_reset = true;
         let pages = std::mem::take(&mut sequence.pages);
         let key = QueueKey::of(&sequence.entry);

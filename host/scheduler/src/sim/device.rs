@@ -1,12 +1,13 @@
 //! A device that holds numbers in pages and beside them the tags, and works its queue off when asked: late, as a GPU does.
 //!
-//! The entry of a position hashes (token, position); a drawn token hashes all entries of the table. So a page that is
-//! another's, was zeroed or was never written shows in the token.
+//! The entry of a position hashes (the entry before it, token, position), the first one the sequence's scope; a drawn token
+//! hashes all entries of the table. So a page that is another's, follows other tokens, was zeroed or was never written shows in
+//! the token.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-use millrace_core::FinishReason;
-use millrace_kv::{PageRef, TagChange};
+use millrace_core::{FinishReason, SeqId};
+use millrace_kv::{PageRef, PrefixScope, TagChange};
 
 use super::PAGE_TOKENS;
 use crate::{Entry, Outcome, OutcomeStatus, PlanRow, StepPlan};
@@ -18,8 +19,13 @@ fn mix(state: u64, value: u64) -> u64 {
     mixed ^ (mixed >> 29)
 }
 
-pub(crate) fn kv_entry(token: u32, position: u32) -> u64 {
-    mix(u64::from(token) + 1, u64::from(position)) | 1
+/// What the first entry follows.
+fn origin(scope: Option<PrefixScope>) -> u64 {
+    scope.map_or(3, |scope| mix(4, u64::from(scope.0[0])))
+}
+
+fn kv_entry(before: u64, token: u32, position: u32) -> u64 {
+    mix(mix(before, u64::from(token) + 1), u64::from(position)) | 1
 }
 
 fn draw(entries: impl Iterator<Item = u64>) -> u32 {
@@ -29,9 +35,13 @@ fn draw(entries: impl Iterator<Item = u64>) -> u32 {
 /// The output of a sequence that has the device to itself, and why it ends.
 pub(crate) fn alone(entry: &Entry, max_context: u32) -> (Vec<u32>, FinishReason) {
     let mut tokens = entry.prompt.to_vec();
-    let mut output = Vec::new();
+    let (mut output, mut entries) = (Vec::new(), Vec::new());
     loop {
-        let token = draw(tokens.iter().zip(0..).map(|(&token, position)| kv_entry(token, position)));
+        for (&token, position) in tokens.iter().zip(0..).skip(entries.len()) {
+            let before = entries.last().copied().unwrap_or_else(|| origin(entry.scope));
+            entries.push(kv_entry(before, token, position));
+        }
+        let token = draw(entries.iter().copied());
         if entry.stop_tokens.contains(&token) {
             return (output, FinishReason::Stop);
         }
@@ -55,12 +65,24 @@ pub(crate) struct Device {
     pages: Vec<Vec<u64>>,
     queue: VecDeque<Work>,
     done: Vec<(u64, Vec<Outcome>)>,
+    scopes: BTreeMap<SeqId, Option<PrefixScope>>,
 }
 
 impl Device {
     pub(crate) fn new(pages: u32) -> Self {
         let empty = vec![0; PAGE_TOKENS as usize];
-        Self { tags: vec![0; pages as usize], pages: vec![empty; pages as usize], queue: VecDeque::new(), done: Vec::new() }
+        Self {
+            tags: vec![0; pages as usize],
+            pages: vec![empty; pages as usize],
+            queue: VecDeque::new(),
+            done: Vec::new(),
+            scopes: BTreeMap::new(),
+        }
+    }
+
+    /// A sequence that steps may name from now on.
+    pub(crate) fn know(&mut self, entry: &Entry) {
+        self.scopes.insert(entry.seq, entry.scope);
     }
 
     pub(crate) fn apply(&mut self, changes: Vec<TagChange>) {
@@ -133,8 +155,10 @@ impl Device {
         let slot =
             |position: u32| (row.table[(position / PAGE_TOKENS) as usize].page.0 as usize, (position % PAGE_TOKENS) as usize);
         for (&token, position) in row.tokens.iter().zip(row.start..) {
+            let before = position.checked_sub(1).map(slot).map(|(page, offset)| self.pages[page][offset]);
             let (page, offset) = slot(position);
-            self.pages[page][offset] = kv_entry(token, position);
+            let before = before.unwrap_or_else(|| origin(self.scopes[&row.seq]));
+            self.pages[page][offset] = kv_entry(before, token, position);
         }
         let end = row.start + row.tokens.len() as u32;
         assert_eq!(row.table.len() as u32, end.div_ceil(PAGE_TOKENS), "a table lists the used pages");

@@ -17,23 +17,23 @@ fn scheduler(pages: u32) -> PrefillScheduler {
     PrefillScheduler::new(limits(), pool(pages))
 }
 
-fn step(prefill: &mut PrefillScheduler, mut policy: impl FnMut(&Budget, &Table, &Table) -> Plan) -> Option<StepPlan> {
+pub(crate) fn step(prefill: &mut PrefillScheduler, mut policy: impl FnMut(&Budget, &Table, &Table) -> Plan) -> Option<StepPlan> {
     let draft = prefill.plan(0, &mut policy, &Table::default())?;
     prefill.dispatch(draft)
 }
 
-fn commit(prefill: &mut PrefillScheduler, plan: &StepPlan) -> Vec<PrefillEvent> {
+pub(crate) fn commit(prefill: &mut PrefillScheduler, plan: &StepPlan) -> Vec<PrefillEvent> {
     let ok = |row: &crate::PlanRow| Outcome { seq: row.seq, epoch: row.epoch, token: 90, status: OutcomeStatus::Ok };
     let events = prefill.commit(plan.step, &plan.rows.iter().map(ok).collect::<Vec<_>>());
     prefill.check_invariants().unwrap();
     events
 }
 
-fn chunks(plan: &StepPlan) -> Vec<(u64, u32, usize, bool)> {
+pub(crate) fn chunks(plan: &StepPlan) -> Vec<(u64, u32, usize, bool)> {
     plan.rows.iter().map(|row| (row.seq.0, row.start, row.tokens.len(), row.sample)).collect()
 }
 
-fn prefilled(events: &[PrefillEvent]) -> Vec<u64> {
+pub(crate) fn prefilled(events: &[PrefillEvent]) -> Vec<u64> {
     let seq = |event: &PrefillEvent| match event {
         PrefillEvent::Prefilled { entry, .. } => Some(entry.seq.0),
         _ => None,

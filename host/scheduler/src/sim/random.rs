@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 
 use millrace_core::SeqId;
+use millrace_kv::{PrefixCounters, PrefixOptions};
 
 use super::policy::Temper;
 use super::world::{End, World};
-use super::{Lcg, entry, limits};
+use super::{Lcg, entry, limits, stemmed};
 use crate::{Entry, Neighbours, StageCounters, StepCost, SubmitError};
 
 /// How often each thing happened over all seeds; one that never did would be a hole in the test.
@@ -18,6 +19,8 @@ struct Coverage {
     decode: StageCounters,
     too_long: u32,
     replayed_twice: u32,
+    prefixes: PrefixCounters,
+    hits: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -31,6 +34,8 @@ struct Run {
     world: World,
     plan_ahead: bool,
     faults: Faults,
+    /// Prompts come in scopes and begin alike.
+    sharing: bool,
     next_seq: u64,
     arrivals: u32,
 }
@@ -50,7 +55,11 @@ impl Run {
         if faults == Faults::Device {
             world.fault_per_mille = 5 + lcg.below(20);
         }
-        Self { world, plan_ahead: lcg.one_in(2), faults, next_seq: 1, arrivals: 4 + lcg.below(12) }
+        let (plan_ahead, arrivals) = (lcg.one_in(2), 4 + lcg.below(12));
+        let sharing = !lcg.one_in(6);
+        let owner_pages = if lcg.one_in(3) { lcg.below(8) } else { u32::MAX };
+        world.prefill.cache_prefixes(PrefixOptions { owner_pages });
+        Self { world, plan_ahead, faults, sharing, next_seq: 1, arrivals }
     }
 
     fn arrival(&mut self) -> Entry {
@@ -60,6 +69,10 @@ impl Run {
         entry.priority = lcg.below(3) as i32 - 1;
         entry.arrival_us = self.world.now_us;
         entry.deadline_us = lcg.one_in(4).then(|| self.world.now_us + u64::from(lcg.below(60)));
+        if self.sharing && !lcg.one_in(6) {
+            let stem = (lcg.below(2), prompt - lcg.below(prompt.min(9) + 1));
+            entry = stemmed(entry, 1 + lcg.below(2) as u8, stem);
+        }
         entry.stop_tokens = (0..lcg.below(4)).map(|_| lcg.below(97)).collect::<Vec<u32>>().into();
         self.next_seq += 1;
         entry
@@ -89,6 +102,7 @@ impl Run {
             }
             5 if world.lcg.one_in(3) => world.return_theft(),
             6 if world.lcg.one_in(6) => world.readmit_all(),
+            6 if world.lcg.one_in(60) => world.prefill.forget_prefixes(),
             7 | 8 => world.commit_prefill(),
             9 | 10 => world.commit_decode(),
             11 | 12 if self.plan_ahead || world.prefill.in_flight().is_none() => {
@@ -162,6 +176,12 @@ impl Coverage {
             sum.policy_overruled += of.policy_overruled;
             sum.policy_rows_ignored += of.policy_rows_ignored;
         }
+        let prefixes = world.prefill.pool().prefix_counters();
+        self.prefixes.adopted += prefixes.adopted;
+        self.prefixes.evicted += prefixes.evicted;
+        self.prefixes.forgotten += prefixes.forgotten;
+        self.prefixes.over_quota += prefixes.over_quota;
+        self.hits += world.hits;
         self.replayed_twice += u32::from(world.decode.counters().preemptions > 1);
     }
 }
@@ -189,6 +209,9 @@ fn random_worlds_without_faults() {
     assert!(coverage.prefill.stale_rows > 50 && coverage.decode.stale_rows > 50 && coverage.too_long > 50);
     assert!(coverage.prefill.plans_reused > 500 && coverage.decode.plans_reused > 500);
     assert!(coverage.prefill.policy_overruled > 50 && coverage.decode.policy_overruled > 50);
+    let PrefixCounters { adopted, evicted, over_quota, .. } = coverage.prefixes;
+    assert!(coverage.hits > 500 && adopted > 50, "{} {:?}", coverage.hits, coverage.prefixes);
+    assert!(evicted > 500 && over_quota > 50, "{:?}", coverage.prefixes);
     assert!(coverage.prefill.policy_rows_ignored > 50 && coverage.decode.policy_rows_ignored > 50);
 }
 
@@ -198,6 +221,7 @@ fn random_worlds_with_faults_harm_only_whom_they_hit() {
     assert!(coverage.ends[&End::Stale] > 200 && coverage.ends[&End::NotFinite] > 50);
     assert!(coverage.prefill.page_mismatches > 50 && coverage.decode.page_mismatches > 200);
     assert!(coverage.ends[&End::Length] > 1000);
+    assert!(coverage.hits > 300 && coverage.prefixes.forgotten > 200, "{} {:?}", coverage.hits, coverage.prefixes);
 }
 
 #[test]

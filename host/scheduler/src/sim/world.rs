@@ -9,9 +9,10 @@ use millrace_policy::Table;
 
 use super::device::{Device, alone};
 use super::policy::{Temper, answer};
-use super::{Lcg, PAGE_TOKENS, pool};
+use super::{Lcg, PAGE_TOKENS, caching_pool, pool};
 use crate::{
-    DecodeEvent, DecodeScheduler, Draft, Entry, NoRoom, OutcomeStatus, PrefillEvent, PrefillScheduler, StageLimits, SubmitError,
+    DecodeEvent, DecodeScheduler, Draft, Entry, NoRoom, OutcomeStatus, PlanRow, PrefillEvent, PrefillScheduler, StageLimits,
+    SubmitError,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,12 +86,14 @@ pub(crate) struct World {
     pub(crate) fault_per_mille: u32,
     transfers: u64,
     pub(crate) any_suspicion: bool,
+    /// Prompts that began behind pages of the tree.
+    pub(crate) hits: u32,
 }
 
 impl World {
     pub(crate) fn new(limits: StageLimits, prefill_pages: u32, decode_pages: u32, seed: u64) -> Self {
         Self {
-            prefill: PrefillScheduler::new(limits, pool(prefill_pages)),
+            prefill: PrefillScheduler::new(limits, caching_pool(prefill_pages, u32::MAX)),
             decode: DecodeScheduler::new(limits, pool(decode_pages)),
             prefill_device: Device::new(prefill_pages),
             decode_device: Device::new(decode_pages),
@@ -106,11 +109,14 @@ impl World {
             fault_per_mille: 0,
             transfers: 0,
             any_suspicion: false,
+            hits: 0,
         }
     }
 
     pub(crate) fn submit(&mut self, entry: Entry) -> Result<(), SubmitError> {
         let seq = entry.seq;
+        self.prefill_device.know(&entry);
+        self.decode_device.know(&entry);
         let result = self.prefill.submit(entry.clone());
         let end = result.is_err().then_some(End::Refused);
         let earlier = self.clients.insert(seq, Client { entry, tokens: Vec::new(), end, harmed: false });
@@ -154,7 +160,17 @@ impl World {
     pub(crate) fn dispatch_prefill(&mut self) {
         if let Some(plan) = self.prefill_draft.take().and_then(|draft| self.prefill.dispatch(draft)) {
             assert!(plan.rows.iter().map(|row| row.tokens.len()).sum::<usize>() <= 16 && plan.rows.len() <= 8);
+            plan.rows.iter().for_each(|row| self.check_writes(row));
             self.prefill_device.launch(plan);
+        }
+    }
+
+    /// What a step writes into is no page of the tree, and nobody else reads it.
+    fn check_writes(&self, row: &PlanRow) {
+        for &page in &row.table[(row.start / PAGE_TOKENS) as usize..] {
+            let pool = self.prefill.pool();
+            assert!(!pool.is_cached(page), "{page} is written at position {} although it is cached", row.start);
+            assert!(pool.pins(page) == 1 || self.clients[&row.seq].harmed, "{page} is written by one of its readers");
         }
     }
 
@@ -206,8 +222,10 @@ impl World {
         let from_decode = self.decode.steal_page(seq, index).map(|page| (page, true));
         let from_either = from_decode.or_else(|| self.prefill.steal_page(seq, index).map(|page| (page, false)));
         let Some((stolen, of_decode)) = from_either else { return };
-        let Some(client) = self.clients.get_mut(&seq) else { return };
-        client.harmed = true;
+        let page = stolen.page;
+        for seq in if of_decode { self.decode.readers(page) } else { self.prefill.readers(page) } {
+            self.clients.get_mut(&seq).unwrap().harmed = true;
+        }
         self.any_suspicion = true;
         let changes = if of_decode { self.decode.take_changes() } else { self.prefill.take_changes() };
         let device = if of_decode { &mut self.decode_device } else { &mut self.prefill_device };
@@ -304,8 +322,9 @@ impl World {
     fn on_prefill(&mut self, events: Vec<PrefillEvent>) {
         for event in events {
             match event {
-                PrefillEvent::Prefilled { entry, first_token, finished, pages, tokens } => {
+                PrefillEvent::Prefilled { entry, first_token, finished, pages, tokens, cached_tokens } => {
                     let seq = entry.seq;
+                    self.check_cached(&entry, cached_tokens);
                     let fresh = entry.replay.is_empty();
                     if fresh && finished != Some(FinishReason::Stop) {
                         self.publish(seq, first_token);
@@ -325,6 +344,12 @@ impl World {
                 PrefillEvent::NoRoom { seq } => self.end(seq, End::NoRoom),
             }
         }
+    }
+
+    fn check_cached(&mut self, entry: &Entry, cached_tokens: u32) {
+        assert!(cached_tokens < entry.prompt.len() as u32 && cached_tokens.is_multiple_of(PAGE_TOKENS));
+        assert!(cached_tokens == 0 || entry.scope.is_some());
+        self.hits += u32::from(cached_tokens > 0);
     }
 
     fn on_decode(&mut self, events: Vec<DecodeEvent>) {
@@ -412,6 +437,9 @@ impl World {
         self.commit_prefill();
         self.commit_decode();
         assert_eq!((self.prefill.counts().total(), self.decode.counts().total()), (0, 0));
+        let kept = self.prefill.pool().counts();
+        assert_eq!((kept.free + kept.evictable, kept.evictable), (kept.total, self.prefill.pool().cached_pages()));
+        self.prefill.forget_prefixes();
         let changes = (self.prefill.take_changes(), self.decode.take_changes());
         self.prefill_device.apply(changes.0);
         self.decode_device.apply(changes.1);
