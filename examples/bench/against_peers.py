@@ -113,8 +113,7 @@ def version(engine, model, timeout_s):
         commit = subprocess.run(describe, capture_output=True, text=True, check=False).stdout.strip()
         return f"{name}, sha256 {digest}, sources at {commit or 'no commit'}"
     if isinstance(engine, peers.OpenVino):
-        ask = "import openvino, openvino_genai; print('openvino', openvino.get_version() + ', genai', openvino_genai.get_version())"
-        return machine.run([engine.python, "-c", ask], timeout_s).stdout.strip()
+        return machine.run([engine.python, "-c", peers.ASK_OPENVINO], timeout_s).stdout.strip()
     command = [engine.directory / "llama-bench", "-m", model.path, "-t", 1, "-p", 1, "-n", 0, "-r", 1, "-o", "json"]
     row = peers.rows_of_json(machine.run(command, timeout_s).stdout)[0]
     extra = " ".join(engine.bench_arguments)
@@ -126,7 +125,7 @@ def measure(engine, model, threads, chosen, args):
     best = None
     for attempt in range(1, args.attempts + 1):
         ran = machine.run(engine.command(model, threads, chosen), args.timeout_s)
-        rates = engine.rates(ran.stdout, chosen)
+        rates = engine.rates("\n".join(getattr(ran, stream) for stream in engine.prints), chosen)
         load = ran.load | {"attempt": attempt, "disturbed": machine.disturbance(ran.load) > args.max_foreign}
         if best is None or machine.disturbance(load) < machine.disturbance(best[1]):
             best = rates, load
@@ -149,6 +148,8 @@ class Results:
             if before["machine"] != self.content["machine"]:
                 sys.exit(f"--merge: {self.path} was measured on another machine ({before['machine']['cpu']}); choose another --out")
             self.content["programs"], self.content["rows"] = before["programs"], before["rows"]
+            # What was measured before is left out of this run, not of the report.
+            self.content["left_out"] = [line for line in left_out if line.partition(" (")[0] not in before["programs"]]
 
     def add(self, key, engine, rates, load):
         """A run's figures; the first of a test's and engine's replaces what was merged in."""
@@ -216,7 +217,8 @@ def main():
             able.append(engine)
         except (machine.Failed, peers.Unreadable) as error:
             results.fail(f"{engine.name}: {error}")
-    rounds(args, able, results)
+    if able:
+        rounds(args, able, results)
     results.write()
     print(tables.report(results.content))
     if results.content["failures"]:

@@ -8,6 +8,8 @@ import json
 import pathlib
 
 HERE = pathlib.Path(__file__).resolve().parent
+# For `PYTHON -c`.
+ASK_OPENVINO = "import openvino as o, openvino_genai as g; print('openvino', o.get_version() + ', genai', g.get_version())"
 
 Test = collections.namedtuple("Test", "group stage tokens streams depth")
 
@@ -56,6 +58,8 @@ def complete(rates, tests, output):
 class Millrace:
     """`millrace bench engine`."""
 
+    # Where `rates` finds its figures.
+    prints = ("stdout",)
     # The fewest prompt tokens that leave a prefill test out: the command always has one.
     SHORTEST = 8
 
@@ -84,6 +88,8 @@ class Millrace:
 class Llama:
     """llama-bench and llama-batched-bench out of one directory, of llama.cpp or of ik_llama.cpp."""
 
+    # ik_llama.cpp's llama-batched-bench has its table on the second.
+    prints = ("stdout", "stderr")
     # By project and variant: arguments of llama-bench, arguments of llama-batched-bench.
     VARIANTS = {
         ("llama.cpp", ""): ([], []),
@@ -151,6 +157,8 @@ def batched_bench(output, tests):
 
 class OpenVino:
     """openvino_bench.py under a Python that has openvino-genai."""
+
+    prints = ("stdout",)
 
     def __init__(self, python):
         self.name, self.python = "OpenVINO GenAI", python

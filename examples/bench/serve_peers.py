@@ -22,7 +22,7 @@ import tempfile
 
 import machine
 from against_peers import GGUF, ROOT, Model, counts
-from peers import HERE, listed
+from peers import ASK_OPENVINO, HERE, listed
 from servers import NAME, free_port, servers
 from tables import described, digits
 
@@ -137,6 +137,22 @@ def arguments():
     return args
 
 
+def versions(args):
+    """What each program says of its version, on one line; why it does not where it fails."""
+    asked = {"Millrace": [args.millrace, "--version"]}
+    for name, directory in (("llama.cpp", args.llama_cpp), ("ik_llama.cpp", args.ik_llama)):
+        asked |= {name: [pathlib.Path(directory) / "llama-server", "--version"]} if directory else {}
+    asked |= {"OpenVINO GenAI": [args.openvino, "-c", ASK_OPENVINO]} if args.openvino else {}
+    told = {}
+    for name, command in asked.items():
+        try:
+            ran = machine.run(command, args.timeout_s)
+            told[name] = " ".join((ran.stdout + ran.stderr).split())
+        except machine.Failed as error:
+            told[name] = str(error)
+    return told
+
+
 def round_of_all(args, number, rounds, failures):
     """Measures every server once, into `rounds` and `failures`; the lines of those that are left out."""
     with tempfile.TemporaryDirectory() as directory:
@@ -161,22 +177,23 @@ def round_of_all(args, number, rounds, failures):
 def main():
     args = arguments()
     rounds, failures, left_out = {}, [], []
-    where = machine.describe()
+    where, programs = machine.describe(), versions(args)
     for number in range(args.rounds):
         left_out = round_of_all(args, number, rounds, failures)
         content = {
             "machine": where, "gguf": args.gguf.path.name, "recipes": args.gguf.recipes, "threads": args.threads,
-            "prompt_tokens": args.prompt_tokens, "max_tokens": args.max_tokens, "left_out": left_out, "failures": failures,
+            "programs": programs, "prompt_tokens": args.prompt_tokens, "max_tokens": args.max_tokens, "left_out": left_out, "failures": failures,
             "servers": {name: [{"levels": levels, "load": load} for levels, load in runs] for name, runs in rounds.items()},
         }
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(json.dumps(content, indent=1) + "\n")
         print(f"round {number + 1}/{args.rounds}", file=sys.stderr, flush=True)
-    print(f"{described(where)}; {args.gguf.path.name}, Millrace {args.gguf.recipes}, {args.threads} threads, {args.rounds} rounds;")
+    print(f"{described(where)}; {args.gguf.path.name}, Millrace {args.gguf.recipes}, threads: {args.threads}, rounds: {args.rounds};")
     print(f"prompts of about {args.prompt_tokens} tokens, {args.max_tokens} tokens out; medians over rounds, milliseconds, [min..max]")
     for clients in args.concurrency:
         print(f"\n{clients} client{'s' if clients > 1 else ''}\n\n{table(rounds, clients)}")
-    print("\n".join(["", *(f"- Left out: {text}" for text in left_out), *(f"- Failed: {text}" for text in failures)]))
+    print("\n".join(["", *(f"- {name}: {version}" for name, version in programs.items())]))
+    print("\n".join([*(f"- Left out: {text}" for text in left_out), *(f"- Failed: {text}" for text in failures)]))
     if any(load["disturbed"] for runs in rounds.values() for _, load in runs):
         print(f"- \\*: rounds in which others took more than {args.max_foreign:g} % of a core in every attempt.")
     if failures:
