@@ -39,7 +39,7 @@ class Model:
 
     def __init__(self, text):
         path, _, recipes = text.partition("=")
-        self.path = pathlib.Path(path).expanduser()
+        self.path = pathlib.Path(path).expanduser().resolve()
         if not self.path.is_file():
             raise argparse.ArgumentTypeError(f"{path} is not a file")
         kind = self.path.stem.replace("-", ".").rpartition(".")[2].upper()
@@ -51,10 +51,7 @@ class Model:
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--millrace", type=pathlib.Path, default=ROOT / "target/release/millrace")
-    parser.add_argument("--llama-cpp", metavar="DIR", default=os.environ.get("MILLRACE_PEER_LLAMA_CPP"))
-    parser.add_argument("--ik-llama", metavar="DIR", default=os.environ.get("MILLRACE_PEER_IK_LLAMA"))
-    parser.add_argument("--openvino", metavar="PYTHON", default=os.environ.get("MILLRACE_PEER_OPENVINO"))
+    add_programs(parser)
     variants = [f"{project}:{variant}" for project, variant in peers.Llama.VARIANTS if variant]
     parser.add_argument("--variants", nargs="*", choices=variants, default=variants, help="settings measured beside the defaults")
     parser.add_argument("--gguf", type=Model, action="append", metavar="FILE[=PREFILL/DECODE]")
@@ -72,6 +69,22 @@ def arguments():
         parser.error("--rounds and --attempts start at 1")
     args.gguf = args.gguf or [Model(str(GGUF))]
     return args
+
+
+def add_programs(parser):
+    """Options that say where Millrace and its peers are."""
+    parser.add_argument("--millrace", type=absolute, default=ROOT / "target/release/millrace", metavar="FILE")
+    for option, metavar, variable in (
+        ("--llama-cpp", "DIR", "MILLRACE_PEER_LLAMA_CPP"),
+        ("--ik-llama", "DIR", "MILLRACE_PEER_IK_LLAMA"),
+        ("--openvino", "PYTHON", "MILLRACE_PEER_OPENVINO"),
+    ):
+        parser.add_argument(option, type=absolute, metavar=metavar, default=os.environ.get(variable))
+
+
+def absolute(path):
+    """Links are kept: a virtual environment's Python is one."""
+    return pathlib.Path(os.path.abspath(os.path.expanduser(path)))
 
 
 def tests(text):

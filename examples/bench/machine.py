@@ -94,14 +94,16 @@ class Ran:
 
 
 def run(command, timeout_s, beside=None):
-    """Runs a program to its end. What the process with id `beside` uses meanwhile belongs to the measurement and is not foreign.
+    """Runs a program to its end, in an empty directory: some leave logs where they run, so paths must be absolute. What the process
+    with id `beside` uses meanwhile belongs to the measurement and is not foreign.
 
     Raises `Failed` when it cannot be started, fails, or takes longer than `timeout_s`."""
     command = [str(part) for part in command]
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.TemporaryDirectory() as there:
         load, beside_s = Load(), cpu_s_of(beside)
         try:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True)
+            streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
+            process = subprocess.Popen(command, **streams, cwd=there, start_new_session=True)
         except OSError as error:
             raise Failed(f"{command[0]} cannot be started: {error.strerror}") from error
         status, usage = wait(process, timeout_s)

@@ -14,14 +14,13 @@ Standard library only; Linux.
 
 import argparse
 import json
-import os
 import pathlib
 import statistics
 import sys
 import tempfile
 
 import machine
-from against_peers import GGUF, ROOT, Model, counts
+from against_peers import GGUF, ROOT, Model, add_programs, counts
 from peers import ASK_OPENVINO, HERE, listed
 from servers import NAME, free_port, servers
 from tables import described, digits
@@ -114,10 +113,7 @@ def table(rounds, clients):
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--millrace", type=pathlib.Path, default=ROOT / "target/release/millrace")
-    parser.add_argument("--llama-cpp", metavar="DIR", default=os.environ.get("MILLRACE_PEER_LLAMA_CPP"))
-    parser.add_argument("--ik-llama", metavar="DIR", default=os.environ.get("MILLRACE_PEER_IK_LLAMA"))
-    parser.add_argument("--openvino", metavar="PYTHON", default=os.environ.get("MILLRACE_PEER_OPENVINO"))
+    add_programs(parser)
     parser.add_argument("--servers", nargs="*", metavar="NAME", help="only these, as the table names them")
     parser.add_argument("--gguf", type=Model, metavar="FILE[=PREFILL/DECODE]")
     parser.add_argument("--threads", type=int, default=2)

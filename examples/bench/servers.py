@@ -56,8 +56,9 @@ class Server:
     @contextlib.contextmanager
     def running(self, port, patience_s):
         """Its process, ready to serve, until the block ends. Raises `machine.Failed` when it does not get there."""
-        with tempfile.TemporaryFile() as log:
-            process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        with tempfile.TemporaryFile() as log, tempfile.TemporaryDirectory() as there:
+            streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            process = subprocess.Popen(self.command, **streams, cwd=there, start_new_session=True)
             try:
                 self.wait_ready(process, port, patience_s, log)
                 yield process
@@ -96,7 +97,7 @@ def servers(args, port, directory):
     """All that can be started on a port with the options of serve_peers.py, and a line for each that is left out."""
     model, config = args.gguf, pathlib.Path(directory) / f"deploy-{port}.toml"
     recipes = {"prefill": model.prefill, "decode": model.decode}
-    config.write_text(CONFIG.format(port=port, name=NAME, path=model.path.resolve(), threads=args.threads, **recipes))
+    config.write_text(CONFIG.format(port=port, name=NAME, path=model.path, threads=args.threads, **recipes))
     found, left_out = [Server("Millrace", [args.millrace, "serve", "-c", config], "/ready")], []
     for name, (option, more) in LLAMA_SERVERS.items():
         where = getattr(args, option)
