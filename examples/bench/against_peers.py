@@ -122,9 +122,11 @@ def version(engine, model, timeout_s):
     if isinstance(engine, peers.Millrace):
         name = machine.run([engine.binary, "--version"], timeout_s).stdout.strip()
         digest = hashlib.sha256(pathlib.Path(engine.binary).read_bytes()).hexdigest()[:16]
+        if not pathlib.Path(engine.binary).is_relative_to(ROOT):
+            return f"{name}, sha256 {digest}"
         describe = ["git", "-C", ROOT, "describe", "--always", "--dirty"]
         commit = subprocess.run(describe, capture_output=True, text=True, check=False).stdout.strip()
-        return f"{name}, sha256 {digest}, sources at {commit or 'no commit'}"
+        return f"{name}, sha256 {digest}, checkout at {commit or 'no commit'}"
     if isinstance(engine, peers.OpenVino):
         return machine.run([engine.python, "-c", peers.ASK_OPENVINO], timeout_s).stdout.strip()
     command = [engine.directory / "llama-bench", "-m", model.path, "-t", 1, "-p", 1, "-n", 0, "-r", 1, "-o", "json"]
