@@ -144,7 +144,6 @@ pub(super) unsafe fn quantize(source: &Source, rows: Range<usize>, to: &Quantize
 ///
 /// # Safety
 /// As [`quantize`], which has filled `rows`, and for the rows behind them.
-#[inline(always)]
 pub(super) unsafe fn quantize_remainders(source: &Source, rows: Range<usize>, to: &QuantizedRows) {
     for row in rows {
         let coarse = to.row(source.scratch_row(row), source.cols);
@@ -160,10 +159,8 @@ pub(super) unsafe fn quantize_remainders(source: &Source, rows: Range<usize>, to
 }
 
 /// What `coarse` left over of `x`, with its scale over 254.
-#[inline(always)]
-fn quantize_remainder(coarse: &ActivationBlock, x: &[f32]) -> ActivationBlock {
-    let scale = coarse.scale * (1.0 / REMAINDERS);
-    let inverse = if coarse.scale == 0.0 { 0.0 } else { REMAINDERS / coarse.scale };
+pub(super) fn quantize_remainder(coarse: &ActivationBlock, x: &[f32]) -> ActivationBlock {
+    let (scale, inverse) = remainder_scale_of(coarse.scale);
     let mut q = [0; BLOCK_COLS];
     for ((q, x), coarsely) in q.iter_mut().zip(x).zip(coarse.q) {
         let left = x - coarse.scale * f32::from(coarsely);
@@ -231,6 +228,12 @@ pub(super) fn quantize_block(x: &[f32]) -> ActivationBlock {
 #[inline]
 pub(super) fn scale_of(largest: f32) -> (f32, f32) {
     if largest < SMALLEST { (0.0, 0.0) } else { (largest * (1.0 / 127.0), 127.0 / largest) }
+}
+
+/// Scale of the remainders of a block whose scale is `coarse`, and its reciprocal.
+#[inline]
+pub(super) fn remainder_scale_of(coarse: f32) -> (f32, f32) {
+    (coarse * (1.0 / REMAINDERS), if coarse == 0.0 { 0.0 } else { REMAINDERS / coarse })
 }
 
 #[cfg(test)]

@@ -30,6 +30,9 @@ const ZERO: u8 = Offset::Zero as u8;
 /// Rows of activations in the widest tile: 8 dots, a line of codes and an activation fit the 16 registers.
 const TILE_ROWS: usize = 4;
 
+/// With more tiles than these, the machine sees by itself that panels follow each other, and prefetching them only takes time.
+const PREFETCHING_TILES: usize = 4;
+
 /// What a kernel needs to know of a weight.
 struct Shape {
     blocks: usize,
@@ -109,7 +112,8 @@ unsafe fn product<const CODES: u8, const SCALE: u8, const OFFSET: u8>(
     let passes = if CODES == WIDE_MERGED { 1 } else { task.passes() };
     let tiles = (task.rows * passes).div_ceil(TILE_ROWS);
     for panel in panels {
-        let ahead = Ahead::of(task, shape.panel_bytes, (panel + 1, 1), tiles * shape.blocks);
+        let ahead = if tiles <= PREFETCHING_TILES { 1 } else { 0 };
+        let ahead = Ahead::of(task, shape.panel_bytes, (panel + 1, ahead), tiles * shape.blocks);
         let mut place = Place { panel, row: 0, scratch, ahead };
         for tile in 0..tiles {
             // Tiles of nearly equal size.

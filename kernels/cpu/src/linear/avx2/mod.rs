@@ -11,7 +11,7 @@ use std::ops::Range;
 use millrace_ops::LinearMode;
 
 use super::LinearTask;
-use super::activations::{ActivationBlock, QuantizedRows, Source, scale_of};
+use super::activations::{ActivationBlock, QuantizedRows, Source, remainder_scale_of, scale_of};
 use super::layout::{BLOCK_COLS, PANEL_ROWS};
 
 pub(super) use dense::multiply_dense;
@@ -47,14 +47,50 @@ pub(super) unsafe fn quantize(source: &Source, rows: Range<usize>, to: &Quantize
     }
 }
 
-/// As `activations::quantize_remainders`, whose loops the compiler vectorizes here.
+/// What `activations::quantize_remainders` gives, bit for bit where rows are finite.
 ///
 /// # Safety
 /// As there; AVX2 is available.
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn quantize_remainders(source: &Source, rows: Range<usize>, to: &QuantizedRows) {
-    // SAFETY: this function's conditions are its.
-    unsafe { super::activations::quantize_remainders(source, rows, to) }
+    for row in rows {
+        let coarse = to.row(source.scratch_row(row), source.cols);
+        let blocks = to.row(source.scratch_row(row) + 1, source.cols);
+        for block in 0..source.cols.div_ceil(BLOCK_COLS) {
+            let first = block * BLOCK_COLS;
+            let count = BLOCK_COLS.min(source.cols - first);
+            // SAFETY: `count` elements are left in the row, which the caller vouches for; both rows of `to` have all their blocks.
+            unsafe {
+                let x = source.x.add(row * source.stride + first);
+                let mut padded = [0.0f32; BLOCK_COLS];
+                let x = if count == BLOCK_COLS {
+                    x
+                } else {
+                    std::ptr::copy_nonoverlapping(x, padded.as_mut_ptr(), count);
+                    padded.as_ptr()
+                };
+                blocks.add(block).write(quantize_remainder(&*coarse.add(block), x));
+            }
+        }
+    }
+}
+
+/// # Safety
+/// 32 values at `x`.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn quantize_remainder(coarse: &ActivationBlock, x: *const f32) -> ActivationBlock {
+    let (scale, inverse) = remainder_scale_of(coarse.scale);
+    let (least, most) = (_mm256_set1_ps(-127.0), _mm256_set1_ps(127.0));
+    let mut codes = [_mm256_setzero_si256(); 4];
+    for (i, codes) in codes.iter_mut().enumerate() {
+        // SAFETY: 32 codes and, by this function's condition, as many values.
+        let (q, x) = unsafe { (_mm_loadl_epi64(coarse.q.as_ptr().add(i * 8).cast()), _mm256_loadu_ps(x.add(i * 8))) };
+        let held = _mm256_mul_ps(_mm256_set1_ps(coarse.scale), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(q)));
+        let left = _mm256_mul_ps(_mm256_sub_ps(x, held), _mm256_set1_ps(inverse));
+        *codes = _mm256_cvtps_epi32(_mm256_min_ps(_mm256_max_ps(left, least), most));
+    }
+    block_of(codes, scale)
 }
 
 /// # Safety
@@ -74,7 +110,13 @@ unsafe fn quantize_block(x: *const f32) -> ActivationBlock {
     for i in 0..4 {
         codes[i] = _mm256_cvtps_epi32(_mm256_mul_ps(values[i], _mm256_set1_ps(inverse)));
     }
-    let [a, b, c, d] = codes;
+    block_of(codes, scale)
+}
+
+/// The block of 32 codes, each at most 127 in size where `scale` is finite.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn block_of([a, b, c, d]: [__m256i; 4], scale: f32) -> ActivationBlock {
     let sum = lane_sum(_mm256_add_epi32(_mm256_add_epi32(a, b), _mm256_add_epi32(c, d)));
     // Packing works within 128-bit halves; the permutation puts the groups of four back in order.
     let packed = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));

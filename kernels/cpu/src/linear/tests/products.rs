@@ -5,7 +5,7 @@ use millrace_ops::{LinearMode, TensorFormat, WeightFormat};
 use super::lookup::WEIGHT_FORMATS;
 use super::tensors::{Random, Tensor, packed_int4, shapes};
 use crate::Isa;
-use crate::linear::activations::{ActivationBlock, quantize_block};
+use crate::linear::activations::{ActivationBlock, quantize_block, quantize_remainder};
 use crate::linear::layout::BLOCK_COLS;
 use crate::linear::{CpuCompute, LinearTask, PANEL_ROWS, PackedWeight, QuantizedRows, multiply, quantize};
 
@@ -233,7 +233,8 @@ fn every_quantizer_gives_the_same_bits() {
         x[2 * cols..3 * cols].iter_mut().for_each(|v| *v *= 1e-35);
         x[3 * cols..4 * cols].iter_mut().for_each(|v| *v *= 1e30);
         for isa in Isa::available() {
-            let weight = pack(&tensor, WeightFormat::Int8, isa);
+            // Passes are kept apart where codes have 4 bits.
+            let weight = PackedWeight::pack(&[tensor.view()], WeightFormat::Int4, CpuCompute::Precise, isa).unwrap();
             let mut out = vec![0.0; 5];
             let task = LinearTask {
                 weight: &weight,
@@ -247,14 +248,17 @@ fn every_quantizer_gives_the_same_bits() {
                 mode: LinearMode::Store,
             };
             let mut scratch = QuantizedRows::new();
-            scratch.reserve(7, cols).unwrap();
+            scratch.reserve(14, cols).unwrap();
             // SAFETY: `x` holds five rows and the scratch has room for them behind two others; one thread.
             unsafe { quantize(&task, 0..5, &scratch) };
             for row in 0..5 {
                 for (i, chunk) in x[row * cols..][..cols].chunks(BLOCK_COLS).enumerate() {
                     // SAFETY: the row's blocks were just written.
-                    let got = unsafe { scratch.row(2 + row, cols).add(i).read() };
-                    assert_eq!(fields(&got), fields(&quantize_block(chunk)), "{isa}, {cols} columns, row {row}");
+                    let got = unsafe { [0, 1].map(|pass| scratch.row((2 + row) * 2 + pass, cols).add(i).read()) };
+                    let coarse = quantize_block(chunk);
+                    assert_eq!(fields(&got[0]), fields(&coarse), "{isa}, {cols} columns, row {row}");
+                    let rest = quantize_remainder(&coarse, chunk);
+                    assert_eq!(fields(&got[1]), fields(&rest), "{isa}, {cols} columns, remainders of row {row}");
                 }
             }
         }
