@@ -76,7 +76,12 @@ const CASES: &[(&str, &str, &[&str])] = &[
     ("stage = \"decode\"", "stage = \"decode\"\nmax_step_us = 5000", &["pool.d.max_step_us Conflict"]),
     ("stage = \"prefill\"", "stage = \"prefill\"\nmax_step_us = 60000001", &["pool.p.max_step_us Impossible"]),
     ("stage = \"decode\"", "stage = \"decode\"\nprefix_cache = true", &["pool.d.prefix_cache Conflict"]),
-    ("stage = \"prefill\"", "stage = \"prefill\"\nprefix_tenant_percent = 101", &["pool.p.prefix_tenant_percent Impossible"]),
+    (
+        "stage = \"prefill\"",
+        "stage = \"prefill\"\nprefix_cache = true\nprefix_tenant_percent = 101",
+        &["pool.p.prefix_tenant_percent Impossible"],
+    ),
+    ("stage = \"prefill\"", "stage = \"prefill\"\nprefix_tenant_percent = 20", &["pool.p.prefix_tenant_percent Conflict"]),
     ("stage = \"decode\"", "stage = \"decode\"\nmax_step_tokens = 8", &["pool.d.max_sequences Conflict"]),
     (
         "path = \"m.gguf\"",

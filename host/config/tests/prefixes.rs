@@ -20,7 +20,7 @@ fn pages(pool: &str, tenants: &str) -> Option<u32> {
 fn each_tenant_has_an_equal_share_unless_the_file_says_otherwise() {
     let tenants: String = (1..=3).map(|n| format!("[tenant.t{n}]\nkey_sha256 = \"{}\"\n", n.to_string().repeat(64))).collect();
     assert_eq!(pages("", &tenants), None, "off by default");
-    assert_eq!(pages("prefix_tenant_percent = 20", &tenants), None);
+    assert_eq!(pages("prefix_cache = false", &tenants), None);
     assert_eq!(pages("prefix_cache = true", ""), Some(100));
     assert_eq!(pages("prefix_cache = true", &tenants), Some(33));
     assert_eq!(pages("prefix_cache = true\nprefix_tenant_percent = 70", &tenants), Some(70));

@@ -34,9 +34,10 @@ fn models(checkpoint: &Checkpoint, backend: &CpuBackend, recipes: [StageRecipe; 
 
 /// Float32 on the stored weights against the lane that the quickstart calls `fast`; the last quarter of each text is decoded.
 ///
-/// How near fast compute can come is settled by INT8 activations in blocks of 32 and, in decode, e4m3 keys and values. The same
-/// arithmetic in float32 (PyTorch, these weights and texts) has a mean KL of 0.0038 nat for the former and 0.0049 for the latter,
-/// so limits lie a little above that. llama.cpp, which quantizes activations likewise, is at 0.0028 on another text.
+/// How near fast compute can come is settled by INT8 activations in blocks of 32, finer ones for heads and attention's inputs, and,
+/// in decode, e4m3 keys and values. The same arithmetic in float32 (PyTorch, these weights and texts), but without the finer
+/// ones, has a mean KL of 0.0038 nat for the former and 0.0049 for the latter. In prefill the bar is what llama.cpp, which
+/// quantizes all activations to 8 bits, has on another text: 0.0028.
 ///
 /// On 16 tokens that noise alone moves the perplexity by 2 % (one standard deviation of 1.4 to 2.2 % around 0.98 in that program,
 /// rounding varied): the short text tells only what is broken.
@@ -63,7 +64,7 @@ fn a_lane_in_two_stages_says_nearly_what_float32_says() {
         assert!((ratios.0 - 1.0).abs() <= 0.005, "{name}, reference: {ratios:?}");
         assert!((ratios.1 - 1.0).abs() <= limit, "{name}, fast lane: {ratios:?}");
         if name == "score-long" {
-            assert!(found.prefill.mean < 0.0045 && found.prefill.p99 < 0.016 && found.prefill.same_top > 0.93);
+            assert!(found.prefill.mean < 0.0028 && found.prefill.p99 < 0.016 && found.prefill.same_top > 0.93);
             assert!(found.decode.mean < 0.0115 && found.decode.p99 < 0.07 && found.decode.same_top > 0.9);
         }
         // Everything through prefill: what the lane says of a prompt.

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use millrace_core::{SeqId, Stage};
-use millrace_kv::{KvError, PagePool, PageRef, pages_for};
+use millrace_core::{SeqId, Stage, TenantId};
+use millrace_kv::{KvError, PagePool, PageRef, PrefixOwner, pages_for};
 use millrace_policy::{Budget, Table};
 
 use crate::draft::DraftRow;
@@ -159,13 +159,16 @@ impl StageState {
         pages_for(tokens, self.pool.page_tokens())
     }
 
-    /// Free pages, and where they do not suffice those that the prefix tree gives up for it. All or nothing, but what was
-    /// evicted is.
+    /// Free pages, and where they do not suffice those that the prefix tree gives up for it, the tenant's own first. All or
+    /// nothing: where even that does not suffice, nothing is evicted.
     ///
     /// # Errors
     /// There are too few, for now.
-    pub(crate) fn allocate(&mut self, pages: u32) -> Result<Vec<PageRef>, KvError> {
-        self.pool.make_room(pages);
+    pub(crate) fn allocate(&mut self, pages: u32, tenant: TenantId) -> Result<Vec<PageRef>, KvError> {
+        let counts = self.pool.counts();
+        if counts.available() + counts.settling >= pages {
+            self.pool.make_room(pages, PrefixOwner(tenant.0));
+        }
         self.pool.allocate(pages)
     }
 

@@ -80,6 +80,10 @@ fn pool(section: &mut Section<'_, '_>, name: &str, names: &Names<'_>) -> (Pool, 
         prefix_cache: prefix_cache(section, stage),
         prefix_tenant_percent: section.count_or_none("prefix_tenant_percent", PREFIX_TENANT_PERCENT),
     };
+    if pool.prefix_tenant_percent.is_some() && !pool.prefix_cache {
+        let message = "says how much each tenant may have kept, but the pool keeps nothing".to_owned();
+        section.error(ErrorKind::Conflict, "prefix_tenant_percent", message, "set prefix_cache = true, or remove this key");
+    }
     if stage == Some(Stage::Decode) && pool.max_step_tokens < pool.max_sequences {
         let message = format!(
             "a decode step of {} tokens never holds all {} sequences, each of which takes one",

@@ -7,7 +7,7 @@
 use super::PagePool;
 use crate::page::PageState;
 use crate::tree::{Place, PrefixTree};
-use crate::{KvError, PageId, PageRef, PrefixCounters, PrefixOptions, PrefixScope, Prompt};
+use crate::{KvError, PageId, PageRef, PrefixCounters, PrefixOptions, PrefixOwner, PrefixScope, Prompt};
 
 /// The tree with its bounds.
 #[derive(Debug)]
@@ -114,11 +114,13 @@ impl PagePool {
         Ok(cached)
     }
 
-    /// Evicts until `pages` pages are free or will be once the fence has passed, oldest leaves first, as far as there are any.
-    /// Pages that a transfer holds stay: evicting them would free nothing.
-    pub fn make_room(&mut self, pages: u32) {
+    /// Evicts until `pages` pages are free or will be once the fence has passed, as far as there are leaves to evict: those of
+    /// `owner`, who needs the room, before those of others, and of both the oldest first. So nobody's kept pages go while who
+    /// asks has some. Pages that a transfer holds stay: evicting them would free nothing.
+    pub fn make_room(&mut self, pages: u32, owner: PrefixOwner) {
         while self.counts.free + self.counts.settling < pages {
-            let Some(page) = self.prefixes.as_ref().and_then(|prefixes| prefixes.tree.oldest(None)) else { return };
+            let oldest = |prefixes: &PrefixCache| prefixes.tree.oldest(Some(owner)).or_else(|| prefixes.tree.oldest(None));
+            let Some(page) = self.prefixes.as_ref().and_then(oldest) else { return };
             if self.evict(page).is_err() {
                 return;
             }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use millrace_ops::{Weight, WeightFormat};
+use millrace_ops::{Activations, Weight, WeightFormat};
 
 /// What a weight was made from.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -14,11 +14,14 @@ pub(crate) struct WeightKey {
     pub(crate) tensors: Vec<String>,
     /// The format's name; the format itself has no order.
     pub(crate) format: String,
+    /// Whether products take their activations finely.
+    pub(crate) fine: bool,
 }
 
 impl WeightKey {
-    pub(crate) fn new(checkpoint: &str, tensors: &[String], format: WeightFormat) -> Self {
-        Self { checkpoint: checkpoint.to_owned(), tensors: tensors.to_vec(), format: format.to_string() }
+    pub(crate) fn new(checkpoint: &str, tensors: &[String], (format, activations): (WeightFormat, Activations)) -> Self {
+        let (checkpoint, format) = (checkpoint.to_owned(), format.to_string());
+        Self { checkpoint, tensors: tensors.to_vec(), format, fine: activations == Activations::Fine }
     }
 }
 

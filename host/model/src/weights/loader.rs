@@ -100,7 +100,7 @@ impl<'a> WeightLoader<'a> {
         activations: Activations,
     ) -> Result<Weight, ModelError> {
         let names: Vec<String> = views.iter().map(|view| view.name.to_owned()).collect();
-        let key = WeightKey::new(self.checkpoint.digest(), &names, format);
+        let key = WeightKey::new(self.checkpoint.digest(), &names, (format, activations));
         let weight = match self.cache.get(&key) {
             Some(weight) => weight,
             None => {

@@ -156,7 +156,8 @@ impl PrefillScheduler {
         let tokens = most_tokens.min(sequence.entry.prompt_tokens() - start);
         let held = (sequence.pages.len() + found.len()) as u32;
         let row = DraftRow { seq, epoch: sequence.epoch, start, tokens };
-        match self.state.allocate(self.state.pages_for(start + tokens).saturating_sub(held)) {
+        let tenant = sequence.entry.tenant;
+        match self.state.allocate(self.state.pages_for(start + tokens).saturating_sub(held), tenant) {
             Ok(pages) => {
                 if waits {
                     self.admit(seq, found);

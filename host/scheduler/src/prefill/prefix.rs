@@ -42,8 +42,10 @@ impl PrefillScheduler {
     pub(super) fn begin_behind(&mut self, seq: SeqId, found: Vec<PageRef>) {
         let found_tokens = (found.len() as u32).saturating_mul(self.state.pool.page_tokens());
         let Some(sequence) = self.sequences.get_mut(&seq) else { return };
-        // What it finds when it comes back may be its own from before.
-        if !sequence.was_reset && sequence.entry.scope.is_some() && self.state.pool.caches_prefixes() {
+        // What it finds when it comes back may be its own from before: no hit, and no more than it found at first.
+        if sequence.was_reset {
+            sequence.found_tokens = sequence.found_tokens.min(found_tokens);
+        } else if sequence.entry.preemptions == 0 && sequence.entry.scope.is_some() && self.state.pool.caches_prefixes() {
             sequence.found_tokens = found_tokens;
             self.state.counters.prefix_queried_tokens += u64::from(sequence.entry.prompt_tokens());
             self.state.counters.prefix_hit_tokens += u64::from(found_tokens);

@@ -18,7 +18,7 @@ pub enum CpuCompute {
     Reference,
     /// In the weight's format: INT8 activations for Int8 and Int4, f32 activations for the others.
     Fast,
-    /// The same with activations of 15 bits and a sign for Int8 and Int4: two products for one.
+    /// The same with activations of 15 bits and a sign for Int8 and Int4: two products for one, but where 16 bits cost no more.
     Precise,
 }
 

@@ -38,7 +38,7 @@ pub(super) struct Piece {
     pub(super) usage: Option<Usage>,
 }
 
-/// Chunks have `delta`, whole answers `message`.
+/// Chunks have `delta`, whole answers `message`; some servers send both in every chunk.
 #[derive(Deserialize)]
 struct Chunk {
     choices: Option<Vec<Choice>>,
@@ -48,8 +48,8 @@ struct Chunk {
 
 #[derive(Deserialize)]
 struct Choice {
-    #[serde(alias = "message")]
     delta: Option<Delta>,
+    message: Option<Delta>,
     /// Some servers say `""` until there is one.
     #[serde(default)]
     finish_reason: HasText,
@@ -115,8 +115,9 @@ pub(super) fn read(json: &[u8]) -> Result<Piece, Failed> {
     let mut piece = Piece { usage: chunk.usage, ..Piece::default() };
     for choice in chunk.choices.unwrap_or_default() {
         piece.finished |= choice.finish_reason.0;
-        let delta = choice.delta;
-        piece.text |= delta.is_some_and(|delta| delta.content.0 || delta.reasoning_content.0 || delta.reasoning.0);
+        for part in [choice.delta, choice.message].into_iter().flatten() {
+            piece.text |= part.content.0 || part.reasoning_content.0 || part.reasoning.0;
+        }
     }
     Ok(piece)
 }
@@ -155,6 +156,7 @@ mod tests {
         ] {
             assert!(piece(&format!(r#"{{"choices":[{{"index":0,"delta":{delta},"finish_reason":null}}]}}"#)).text, "{delta}");
         }
+        assert!(piece(r#"{"choices":[{"message":{"content":"a"},"delta":{"content":"a"}}]}"#).text, "both");
         for delta in ["{}", "null", r#"{"role":"assistant","content":""}"#, r#"{"content":null}"#, r#"{"content":[]}"#] {
             assert!(!piece(&format!(r#"{{"choices":[{{"delta":{delta}}}]}}"#)).text, "{delta}");
         }

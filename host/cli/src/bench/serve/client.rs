@@ -191,25 +191,26 @@ fn invalid_chunk(error: &hyper::Error) -> bool {
 
 /// Whether the body was read to its end, and its beginning. An error that is cut off is shown as far as it came.
 async fn read_error(body: &mut Incoming) -> (bool, Vec<u8>) {
-    collect(body, MAX_ERROR_BYTES).await.unwrap_or_default()
+    collect(body, MAX_ERROR_BYTES).await
 }
 
-/// Up to `most` bytes, and whether that is all.
-async fn collect(body: &mut Incoming, most: usize) -> Result<(bool, Vec<u8>), hyper::Error> {
+/// Up to `most` bytes, as far as they come, and whether that is all.
+async fn collect(body: &mut Incoming, most: usize) -> (bool, Vec<u8>) {
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
-        let Ok(data) = frame?.into_data() else { continue };
+        let Ok(frame) = frame else { return (false, bytes) };
+        let Ok(data) = frame.into_data() else { continue };
         let fits = data.len().min(most - bytes.len());
         bytes.extend_from_slice(&data[..fits]);
         if fits < data.len() {
-            return Ok((false, bytes));
+            return (false, bytes);
         }
     }
-    Ok((true, bytes))
+    (true, bytes)
 }
 
 /// Whether the body ends now, as it should behind the last event; blank lines may follow.
 async fn ends(body: &mut Incoming) -> bool {
-    let rest = async { collect(body, MAX_BUFFER_BYTES).await.is_ok_and(|(is_over, _)| is_over) };
+    let rest = async { collect(body, MAX_BUFFER_BYTES).await.0 };
     timeout(LINGER, rest).await.unwrap_or(false)
 }

@@ -27,6 +27,10 @@ impl Url {
     /// # Errors
     /// It is no URL over plain HTTP; the message says what to write instead.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
+        if text.contains('@') {
+            // Not repeated in the message: what stands before it is a secret.
+            return Err(format!("--url: user and password are not sent; use --api-key, and {SHAPE}"));
+        }
         let wrong = |what: &str| format!("--url {text}: {what}; {SHAPE}");
         let uri: Uri = text.parse().map_err(|error| wrong(&format!("no URL ({error})")))?;
         match uri.scheme_str() {
@@ -37,10 +41,6 @@ impl Url {
             _ => return Err(wrong("it does not begin with http://")),
         }
         let authority = uri.authority().filter(|authority| !authority.host().is_empty()).ok_or_else(|| wrong("no host"))?;
-        if authority.as_str().contains('@') {
-            // Not repeated in the message: what stands before it is a secret.
-            return Err(format!("--url: user and password are not sent; use --api-key, and {SHAPE}"));
-        }
         if uri.query().is_some() {
             return Err(wrong("a query is not sent"));
         }
@@ -150,6 +150,9 @@ mod tests {
         ] {
             let message = Url::parse(text).unwrap_err();
             assert!(message.starts_with("--url") && message.contains(reason), "{text}: {message}");
+        }
+        for url in ["https://me:secret@a", "me:secret@a", "http://me:sec ret@a"] {
+            assert!(!Url::parse(url).unwrap_err().contains("sec"), "{url}");
         }
         let message = Url::parse("http://me:secret@a").unwrap_err();
         assert!(message.contains("--api-key") && !message.contains("secret"));

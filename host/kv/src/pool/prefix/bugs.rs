@@ -10,7 +10,7 @@ fn what_was_looked_up_is_nobody_elses() {
     prefilled(&mut pool, (SCOPE, OWNER), &tokens(9));
     assert_eq!(pool.counts().evictable, 2);
     let found = pool.lookup_and_pin(SCOPE, &tokens(9));
-    pool.make_room(3);
+    pool.make_room(3, OWNER);
     assert!(pool.allocate(2).is_err(), "one page is left for whoever comes next");
     let other = pool.allocate(1).unwrap();
     assert!(found.iter().all(|&page| pool.is_current(page) && page.page != other[0].page));
@@ -25,7 +25,7 @@ fn an_evicted_page_rests_until_all_who_used_it_are_done() {
     // The one that leaves first was in the later step.
     pool.release(&first, 9).unwrap();
     pool.release(&second, 7).unwrap();
-    pool.make_room(2);
+    pool.make_room(2, OWNER);
     assert_eq!((pool.counts().free, pool.counts().settling), (0, 2));
     pool.fence(8);
     assert!(pool.allocate(1).is_err(), "step 9 may still read it");
@@ -41,7 +41,7 @@ fn no_eviction_frees_what_a_transfer_reads() {
     let (table, _) = prefill(&mut pool, (SCOPE, OWNER), &tokens(9));
     pool.hold(table[1], TransferId(1)).unwrap();
     pool.release(&table, 0).unwrap();
-    pool.make_room(3);
+    pool.make_room(3, OWNER);
     assert_eq!((pool.counts().free, pool.counts().evictable), (1, 2), "it stays, and so does what it is behind");
     assert_eq!((pool.counts().evictable_held, pool.counts().available()), (1, 2));
     assert_eq!(prefilled(&mut pool, (SCOPE, OWNER), &tokens(9)), 2, "it still can be found");

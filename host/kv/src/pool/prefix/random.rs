@@ -27,7 +27,7 @@ impl World {
         self.sequences.push(Sequence { scope, owner, tokens, table: hit, cached });
         let sequence = self.sequences.last().unwrap();
         let missing = pages_for(sequence.tokens.len() as u32, PAGE_TOKENS) - cached as u32;
-        self.make_room(missing);
+        self.make_room(missing, owner);
         match self.pool.allocate(missing) {
             Ok(pages) => self.sequences.last_mut().unwrap().table.extend(pages),
             Err(_) => {
@@ -37,11 +37,11 @@ impl World {
         }
     }
 
-    fn make_room(&mut self, pages: u32) {
+    fn make_room(&mut self, pages: u32, owner: PrefixOwner) {
         let counts = self.pool.counts();
-        self.pool.make_room(pages);
+        self.pool.make_room(pages, owner);
         for _ in counts.free + counts.settling..pages {
-            if let Some(oldest) = self.twin_oldest(None) {
+            if let Some(oldest) = self.twin_oldest(Some(owner)).or_else(|| self.twin_oldest(None)) {
                 self.entries.remove(&oldest);
             }
         }
@@ -171,8 +171,8 @@ impl World {
             18 if self.lcg.below(2) == 0 => self.steal(),
             18 => self.return_stolen(),
             _ => {
-                let pages = self.lcg.below(5);
-                self.make_room(pages);
+                let (pages, owner) = (self.lcg.below(5), PrefixOwner(self.lcg.below(3)));
+                self.make_room(pages, owner);
             }
         }
         coverage.shared_twice += self.compare();

@@ -28,7 +28,7 @@ pub(super) fn prefill(pool: &mut PagePool, by: (PrefixScope, PrefixOwner), token
     let mut table = pool.lookup_and_pin(scope, tokens);
     let found = table.len();
     let missing = tokens.len().div_ceil(4) as u32 - found as u32;
-    pool.make_room(missing);
+    pool.make_room(missing, owner);
     table.extend(pool.allocate(missing).unwrap());
     pool.insert(&Prompt { scope, owner, tokens }, &mut table, found, 0).unwrap();
     pool.check_invariants().unwrap();
@@ -137,13 +137,13 @@ fn the_oldest_leaf_goes_first_and_what_is_pinned_stays() {
     assert_eq!((pool.cached_pages(), pool.counts().free), (4, 2));
     // The first prompt is used again: the branch of the second is the oldest now.
     let pinned = pool.lookup_and_pin(SCOPE, &tokens(9));
-    pool.make_room(3);
+    pool.make_room(3, OWNER);
     assert_eq!((pool.cached_pages(), prefilled(&mut pool, (OTHER, OWNER), &tokens(5))), (3, 1));
-    pool.make_room(6);
+    pool.make_room(6, OWNER);
     assert_eq!((pool.counts().free, pool.cached_pages()), (4, 2), "no more than there is");
     assert!(pinned.iter().all(|&page| pool.is_current(page)));
     pool.release(&pinned, 0).unwrap();
-    pool.make_room(6);
+    pool.make_room(6, OWNER);
     assert_eq!((pool.counts().free, pool.prefix_counters().evicted), (6, 4));
 }
 
@@ -177,6 +177,24 @@ fn without_a_tree_nothing_outlives_its_sequence() {
     pool.forget_all().unwrap();
 }
 
+/// A tenant that floods the pool gives up its own kept pages before another's, whoever's are older.
+#[test]
+fn who_needs_room_gives_up_its_own_first() {
+    let (flood, quiet) = (PrefixOwner(8), PrefixOwner(9));
+    let mut pool = pool(20, 10);
+    prefilled(&mut pool, (OTHER, quiet), &tokens(33));
+    for prompt in 0..6 {
+        let prompt: Vec<u32> = (0..41).map(|token| 1_000 * prompt + token).collect();
+        prefilled(&mut pool, (SCOPE, flood), &prompt);
+        assert_eq!(pool.lookup_and_pin(OTHER, &tokens(33)).len(), 8, "all of the other's are there");
+        let found = pool.lookup_and_pin(OTHER, &tokens(33));
+        pool.release(&found, 0).unwrap();
+        pool.release(&found, 0).unwrap();
+    }
+    pool.make_room(20, flood);
+    assert_eq!((pool.counts().free, pool.cached_pages()), (20, 0), "and then the other's too");
+}
+
 /// The tags that freeing them takes are kept back for cached pages too.
 #[test]
 fn the_last_tags_are_kept_for_evictions() {
@@ -186,7 +204,7 @@ fn the_last_tags_are_kept_for_evictions() {
     assert_eq!(pool.allocate(2), Err(KvError::TagsExhausted(2)));
     let last = pool.allocate(1).unwrap();
     pool.release(&last, 0).unwrap();
-    pool.make_room(6);
+    pool.make_room(6, OWNER);
     assert_eq!((pool.counts().free, pool.last_count), (6, Tag::LAST_COUNT - 1));
 }
 
@@ -205,6 +223,6 @@ fn the_longest_path_is_walked_and_dropped_in_a_loop() {
     pool.release(&found, 0).unwrap();
     assert_eq!((pool.counts().free, pool.counts().suspect), (pages - 1, 1));
     prefilled(&mut pool, (SCOPE, OWNER), &prompt[..4 * pages as usize - 4]);
-    pool.make_room(pages - 1);
+    pool.make_room(pages - 1, OWNER);
     assert_eq!((pool.cached_pages(), pool.counts().free), (0, pages - 1));
 }
