@@ -143,9 +143,9 @@ impl Exchange<'_> {
 
     async fn read_whole(&self, body: &mut Incoming) -> (bool, Result<Sample, Failed>) {
         match collect(body, self.limits.bytes).await {
-            Ok((true, bytes)) => (true, whole(&bytes, self.elapsed_us())),
-            Ok((false, _)) => (false, Err(self.too_large())),
-            Err(error) => (false, Err(broken(&error, "within the answer"))),
+            (bytes, Ok(true)) => (true, whole(&bytes, self.elapsed_us())),
+            (_, Ok(false)) => (false, Err(self.too_large())),
+            (_, Err(error)) => (false, Err(broken(&error, "within the answer"))),
         }
     }
 
@@ -191,26 +191,30 @@ fn invalid_chunk(error: &hyper::Error) -> bool {
 
 /// Whether the body was read to its end, and its beginning. An error that is cut off is shown as far as it came.
 async fn read_error(body: &mut Incoming) -> (bool, Vec<u8>) {
-    collect(body, MAX_ERROR_BYTES).await
+    let (bytes, outcome) = collect(body, MAX_ERROR_BYTES).await;
+    (outcome.unwrap_or(false), bytes)
 }
 
 /// Up to `most` bytes, as far as they come, and whether that is all.
-async fn collect(body: &mut Incoming, most: usize) -> (bool, Vec<u8>) {
+async fn collect(body: &mut Incoming, most: usize) -> (Vec<u8>, Result<bool, hyper::Error>) {
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
-        let Ok(frame) = frame else { return (false, bytes) };
+        let frame = match frame {
+            Ok(frame) => frame,
+            Err(error) => return (bytes, Err(error)),
+        };
         let Ok(data) = frame.into_data() else { continue };
         let fits = data.len().min(most - bytes.len());
         bytes.extend_from_slice(&data[..fits]);
         if fits < data.len() {
-            return (false, bytes);
+            return (bytes, Ok(false));
         }
     }
-    (true, bytes)
+    (bytes, Ok(true))
 }
 
 /// Whether the body ends now, as it should behind the last event; blank lines may follow.
 async fn ends(body: &mut Incoming) -> bool {
-    let rest = async { collect(body, MAX_BUFFER_BYTES).await.0 };
+    let rest = async { collect(body, MAX_BUFFER_BYTES).await.1.unwrap_or(false) };
     timeout(LINGER, rest).await.unwrap_or(false)
 }
