@@ -211,17 +211,17 @@ def test_a_flood_of_connections_locks_nobody_out(start):
 
 
 def test_probes_are_answered_during_a_long_prefill(start):
-    """A prompt of thousands of tokens keeps both cores busy; /live and /ready do not wait for it."""
+    """A prompt of many hundred tokens keeps both cores busy; /live and /ready do not wait for it."""
     server = start()
-    prompt = " ".join(f"Item {n} of the list." for n in range(600))
+    prompt = " ".join(f"Item {n} of the list." for n in range(250))
     with concurrent.futures.ThreadPoolExecutor(1) as worker:
         answer = worker.submit(server.complete, prompt, max_tokens=1)
-        server.wait_for(lambda: server.metric("vllm:num_requests_running") > 0 or answer.done())
+        server.wait_for(lambda: server.pages_in_use() > 0 or answer.done())
         probed = 0
         while not answer.done():
             assert [server.get(path).status for path in ("/live", "/ready")] == [200, 200]
             probed += not answer.done()
-    assert answer.result().status == 200 and answer.result().json["usage"]["prompt_tokens"] > 3000
+    assert answer.result().status == 200 and answer.result().json["usage"]["prompt_tokens"] > 1200
     assert probed > 0, "no probe was answered before the prompt was done"
 
 
