@@ -194,6 +194,34 @@ fn a_lookup_that_leads_nowhere_pins_nothing() {
     assert_eq!(prefill.counters().prefix_queried_tokens, 9 + 16, "counted when it gets its pages");
 }
 
+/// One blocked prompt would else empty the tree, and again in every plan.
+#[test]
+fn a_prompt_that_cannot_fit_evicts_nothing() {
+    let mut prefill = scheduler(9);
+    run_and_leave(&mut prefill, alike(1, 13));
+    run(&mut prefill, entry(2, 12, 4));
+    run(&mut prefill, entry(3, 12, 4));
+    assert_eq!((prefill.pool().counts().free, prefill.pool().counts().evictable), (0, 3));
+    prefill.submit(entry(4, 16, 4)).unwrap();
+    for _ in 0..3 {
+        assert!(step(&mut prefill, in_order).is_none(), "it wants four pages");
+        assert_eq!((prefill.pool().counts().evictable, prefill.pool().prefix_counters().evicted), (3, 0));
+    }
+    prefill.release_handed_off(SeqId(2));
+    assert_eq!(chunks(&step(&mut prefill, in_order).unwrap()), [(4, 0, 16, true)]);
+    assert_eq!((prefill.pool().counts().evictable, prefill.pool().prefix_counters().evicted), (2, 1), "only what it lacks");
+}
+
+/// What decode threw out comes back as a new prompt, and finds what it had computed itself.
+#[test]
+fn what_a_preempted_prompt_finds_of_its_own_is_no_hit() {
+    let mut prefill = scheduler(16);
+    run_and_leave(&mut prefill, alike(1, 14));
+    assert_eq!(run_and_leave(&mut prefill, Entry { preemptions: 1, ..alike(2, 14) }), (12, 0));
+    let counters = prefill.counters();
+    assert_eq!((counters.prefix_queried_tokens, counters.prefix_hit_tokens, counters.computed_tokens), (14, 0, 16));
+}
+
 #[test]
 fn numbers_that_are_none_take_their_pages_out_of_the_tree() {
     let mut prefill = scheduler(16);

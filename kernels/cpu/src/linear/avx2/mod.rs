@@ -29,22 +29,30 @@ pub(super) unsafe fn quantize(source: &Source, rows: Range<usize>, to: &Quantize
     for row in rows {
         let blocks = to.row(source.scratch_row(row), source.cols);
         for block in 0..source.cols.div_ceil(BLOCK_COLS) {
-            let first = block * BLOCK_COLS;
-            let count = BLOCK_COLS.min(source.cols - first);
-            // SAFETY: `count` elements are left in the row, which the caller vouches for; `to` has all its blocks.
-            unsafe {
-                let x = source.x.add(row * source.stride + first);
-                let mut padded = [0.0f32; BLOCK_COLS];
-                let x = if count == BLOCK_COLS {
-                    x
-                } else {
-                    std::ptr::copy_nonoverlapping(x, padded.as_mut_ptr(), count);
-                    padded.as_ptr()
-                };
-                blocks.add(block).write(quantize_block(x));
-            }
+            let mut padded = [0.0; BLOCK_COLS];
+            // SAFETY: the block is in the row, which the caller vouches for; `to` has all its blocks.
+            unsafe { blocks.add(block).write(quantize_block(values_of(source, (row, block), &mut padded))) };
         }
     }
+}
+
+/// The 32 values of a block, in `padded` where the row has fewer left.
+///
+/// # Safety
+/// `source` holds the row, and the block begins in it.
+#[inline(always)]
+unsafe fn values_of(source: &Source, (row, block): (usize, usize), padded: &mut [f32; BLOCK_COLS]) -> *const f32 {
+    let first = block * BLOCK_COLS;
+    let count = BLOCK_COLS.min(source.cols - first);
+    // SAFETY: `count` values are left in the row, by this function's condition; `padded` has room for them.
+    unsafe {
+        let x = source.x.add(row * source.stride + first);
+        if count == BLOCK_COLS {
+            return x;
+        }
+        std::ptr::copy_nonoverlapping(x, padded.as_mut_ptr(), count);
+    }
+    padded.as_ptr()
 }
 
 /// What `activations::quantize_remainders` gives, bit for bit where rows are finite.
@@ -57,18 +65,10 @@ pub(super) unsafe fn quantize_remainders(source: &Source, rows: Range<usize>, to
         let coarse = to.row(source.scratch_row(row), source.cols);
         let blocks = to.row(source.scratch_row(row) + 1, source.cols);
         for block in 0..source.cols.div_ceil(BLOCK_COLS) {
-            let first = block * BLOCK_COLS;
-            let count = BLOCK_COLS.min(source.cols - first);
-            // SAFETY: `count` elements are left in the row, which the caller vouches for; both rows of `to` have all their blocks.
+            let mut padded = [0.0; BLOCK_COLS];
+            // SAFETY: the block is in the row, which the caller vouches for; both rows of `to` have all their blocks.
             unsafe {
-                let x = source.x.add(row * source.stride + first);
-                let mut padded = [0.0f32; BLOCK_COLS];
-                let x = if count == BLOCK_COLS {
-                    x
-                } else {
-                    std::ptr::copy_nonoverlapping(x, padded.as_mut_ptr(), count);
-                    padded.as_ptr()
-                };
+                let x = values_of(source, (row, block), &mut padded);
                 blocks.add(block).write(quantize_remainder(&*coarse.add(block), x));
             }
         }
