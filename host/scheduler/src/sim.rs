@@ -7,6 +7,7 @@ mod device;
 mod kept_rules;
 mod policy;
 mod prefill_rules;
+mod prefix_resets;
 mod prefix_rules;
 mod random;
 mod world;

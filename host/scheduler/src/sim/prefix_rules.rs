@@ -7,12 +7,12 @@ use super::prefill_rules::{chunks, commit, in_order, prefilled, step};
 use super::{caching_pool, entry, limits, pool, stemmed};
 use crate::{Entry, Outcome, OutcomeStatus, PrefillEvent, PrefillScheduler, StepPlan, TenantLedger, TenantShare};
 
-fn scheduler(pages: u32) -> PrefillScheduler {
+pub(super) fn scheduler(pages: u32) -> PrefillScheduler {
     PrefillScheduler::new(limits(), caching_pool(pages, u32::MAX))
 }
 
 /// All of its prompt is the stem's.
-fn alike(seq: u64, tokens: u32) -> Entry {
+pub(super) fn alike(seq: u64, tokens: u32) -> Entry {
     stemmed(entry(seq, tokens, 4), 1, (0, tokens))
 }
 
@@ -35,7 +35,7 @@ fn run(prefill: &mut PrefillScheduler, entry: Entry) -> (u32, u32) {
     }
 }
 
-fn run_and_leave(prefill: &mut PrefillScheduler, entry: Entry) -> (u32, u32) {
+pub(super) fn run_and_leave(prefill: &mut PrefillScheduler, entry: Entry) -> (u32, u32) {
     let seq = entry.seq;
     let ran = run(prefill, entry);
     assert!(prefill.release_handed_off(seq));
@@ -212,16 +212,6 @@ fn a_prompt_that_cannot_fit_evicts_nothing() {
     assert_eq!((prefill.pool().counts().evictable, prefill.pool().prefix_counters().evicted), (2, 1), "only what it lacks");
 }
 
-/// What decode threw out comes back as a new prompt, and finds what it had computed itself.
-#[test]
-fn what_a_preempted_prompt_finds_of_its_own_is_no_hit() {
-    let mut prefill = scheduler(16);
-    run_and_leave(&mut prefill, alike(1, 14));
-    assert_eq!(run_and_leave(&mut prefill, Entry { preemptions: 1, ..alike(2, 14) }), (12, 0));
-    let counters = prefill.counters();
-    assert_eq!((counters.prefix_queried_tokens, counters.prefix_hit_tokens, counters.computed_tokens), (14, 0, 16));
-}
-
 #[test]
 fn numbers_that_are_none_take_their_pages_out_of_the_tree() {
     let mut prefill = scheduler(16);
@@ -297,31 +287,4 @@ fn what_was_found_is_not_billed() {
     }
     // And the first token of each.
     assert_eq!([0, 1].map(|tenant| ledger.served(TenantId(tenant))), [11, 3]);
-}
-
-/// A prompt that lost its pages may find its own again; that was no hit for its client.
-#[test]
-fn what_a_reset_prompt_finds_of_its_own_is_no_hit() {
-    let mut prefill = scheduler(6);
-    for seq in [1, 2] {
-        prefill.submit(stemmed(entry(seq, 20, 4), 1, (seq as u32, 20))).unwrap();
-    }
-    let halves = |_: &_, rows: &Table, _: &_| millrace_policy::Plan {
-        run: (0..rows.rows).collect(),
-        tokens: vec![8; rows.rows as usize],
-        ..Default::default()
-    };
-    let (mut hits, mut turns) = (Vec::new(), 0);
-    while hits.len() < 2 && turns < 40 {
-        turns += 1;
-        let Some(plan) = step(&mut prefill, halves) else { continue };
-        for event in commit(&mut prefill, &plan) {
-            let PrefillEvent::Prefilled { entry, cached_tokens, .. } = event else { continue };
-            hits.push(cached_tokens);
-            prefill.release_handed_off(entry.seq);
-        }
-    }
-    assert_eq!((hits, prefill.counters().preemptions), (vec![0, 0], 1));
-    let counters = prefill.counters();
-    assert_eq!((counters.prefix_hit_tokens, counters.computed_tokens), (0, 44), "one of its two pages was still there");
 }
