@@ -45,6 +45,11 @@ def main():
     parser.add_argument("--hogs", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
+    if args.rounds < 1 or args.threads < 1:
+        sys.exit("--rounds and --threads: 1 or more")
+    for path in [args.millrace, args.model]:
+        if not pathlib.Path(path).exists():
+            sys.exit(f"{path} does not exist; build with `cargo build --release`, fetch the model with examples/fetch-model.sh")
     alone, beside = [], []
     for _ in range(args.rounds):
         alone.append(decode(args))

@@ -2,7 +2,7 @@
 """Instructions of one decode step and of one prefill chunk, counted by valgrind: figures that do not depend on what else the machine
 does, so that a change can be judged where times cannot.
 
-    examples/bench/instructions.py [--millrace PATH] [--model GGUF] [--chunk TOKENS] [--steps N] [--markdown]
+    examples/bench/instructions.py [--millrace PATH] [--model GGUF] [--chunk TOKENS] [--steps N]
 
 Counted is what the device's worker runs (all of `pool::work`: the kernels, and what divides work among one thread), not the engine's
 thread, whose waiting takes as many instructions as the machine is slow. `millrace bench engine` runs a test once to warm up and once
@@ -90,6 +90,8 @@ def main():
     parser.add_argument("--chunk", type=int, default=128)
     parser.add_argument("--steps", type=int, default=8)
     args = parser.parse_args()
+    if args.chunk < 1 or args.steps < 1:
+        sys.exit("--chunk and --steps: 1 or more")
     for tool in ["valgrind", "callgrind_annotate"]:
         if not shutil.which(tool):
             sys.exit(f"{tool} is missing: apt-get install valgrind")

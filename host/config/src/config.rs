@@ -298,12 +298,18 @@ impl Config {
 
     /// Of a pool of so many pages: those that each tenant may have kept for prompts to come; `None`: the pool keeps none.
     pub fn prefix_pages(&self, pool: &Pool, pages: u32) -> Option<u32> {
-        let percent = pool.prefix_tenant_percent;
-        let share = match percent {
+        pool.prefix_cache.then(|| pool.prefix_share(pages, self.tenants.len()))
+    }
+}
+
+impl Pool {
+    /// Of so many pages: those that each of the tenants may have kept.
+    pub(crate) fn prefix_share(&self, pages: u32, tenants: usize) -> u32 {
+        let share = match self.prefix_tenant_percent {
             Some(percent) => u64::from(pages) * u64::from(percent) / 100,
-            None => u64::from(pages) / self.tenants.len().max(1) as u64,
+            None => u64::from(pages) / tenants.max(1) as u64,
         };
-        pool.prefix_cache.then(|| u32::try_from(share).unwrap_or(u32::MAX))
+        u32::try_from(share).unwrap_or(u32::MAX)
     }
 }
 

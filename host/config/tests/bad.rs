@@ -81,6 +81,11 @@ const CASES: &[(&str, &str, &[&str])] = &[
         "stage = \"prefill\"\nprefix_cache = true\nprefix_tenant_percent = 101",
         &["pool.p.prefix_tenant_percent Impossible"],
     ),
+    (
+        "stage = \"prefill\"",
+        "stage = \"prefill\"\npages = 24\nprefix_cache = true\nprefix_tenant_percent = 4",
+        &["pool.p.prefix_cache Conflict"],
+    ),
     ("stage = \"prefill\"", "stage = \"prefill\"\nprefix_tenant_percent = 20", &["pool.p.prefix_tenant_percent Conflict"]),
     ("stage = \"decode\"", "stage = \"decode\"\nmax_step_tokens = 8", &["pool.d.max_sequences Conflict"]),
     (

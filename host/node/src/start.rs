@@ -206,11 +206,24 @@ fn load_pools(config: &Config, checkpoints: &Checkpoints) -> Result<Vec<PoolSpec
             limits: stage_limits(config, pool, id, pages),
             zero_freed: if config.zeroes_freed(pool) { ZeroFreed::Zero } else { ZeroFreed::Keep },
             tag_checks: if pool.tags { TagChecks::On } else { TagChecks::Off },
-            prefixes: config.prefix_pages(pool, pages).map(|owner_pages| PrefixOptions { owner_pages }),
+            prefixes: prefixes(config, pool, pages),
             weights_digest: checkpoints.digest(),
         });
     }
     Ok(pools)
+}
+
+/// What the pool may keep of prompts, if anything.
+fn prefixes(config: &Config, pool: &Pool, pages: u32) -> Option<PrefixOptions> {
+    let owner_pages = config.prefix_pages(pool, pages)?;
+    if owner_pages == 0 {
+        tracing::warn!(
+            pool = pool.name,
+            pages,
+            "prefix_cache keeps nothing: each tenant's share is no page; raise memory_mib or prefix_tenant_percent"
+        );
+    }
+    Some(PrefixOptions { owner_pages })
 }
 
 /// Latents have one scale per layer in FP8; without calibration it is 1, which may be wrong for a model.

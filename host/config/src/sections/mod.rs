@@ -31,6 +31,7 @@ pub(crate) fn read(reader: &mut Reader, root: &DeTable<'_>, source_name: &str) -
     let tenants = tenants::read(&mut root, &lanes, &limits);
     let server = server::read(&mut root.section("server"), &tenants);
     pools::check_zeroing(&mut root, &pools, &tenants);
+    pools::check_shares(&mut root, &pools, &tenants);
     root.finish();
     Config {
         source: source_name.to_owned(),

@@ -154,6 +154,18 @@ fn check_room(section: &mut Section<'_, '_>, pool: &Pool, model: Option<&Model>)
     }
 }
 
+/// A share without a page keeps nothing. Where memory says how large a pool is, the node finds out.
+pub(super) fn check_shares<'t>(root: &mut Section<'_, 't>, pools: &[PoolRow<'t>], tenants: &[Tenant]) {
+    for row in pools.iter().filter(|row| row.pool.prefix_cache) {
+        let PoolSize::Pages(pages) = row.pool.size else { continue };
+        if row.pool.prefix_share(pages, tenants.len()) == 0 {
+            let message = format!("keeps nothing: the share of each of {} tenants in {pages} pages is no page", tenants.len());
+            let hint = "raise pages or prefix_tenant_percent, or turn it off";
+            root.open(KIND, &row.table).error(ErrorKind::Conflict, "prefix_cache", message, hint);
+        }
+    }
+}
+
 /// Pages that tenants share are overwritten when they are freed; that is not the operator's to turn off.
 pub(super) fn check_zeroing<'t>(root: &mut Section<'_, 't>, pools: &[PoolRow<'t>], tenants: &[Tenant]) {
     for row in pools.iter().filter(|row| row.pool.zero_freed == ZeroFreed::Never && tenants.len() > 1) {
