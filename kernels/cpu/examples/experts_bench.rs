@@ -41,7 +41,8 @@ fn main() -> Result<(), AnyError> {
         Some("scalar") => Some(Isa::Scalar),
         Some("avx2") => Some(Isa::Avx2),
         Some("avx512") => Some(Isa::Avx512),
-        Some(other) => return Err(format!("`{other}` is no instruction set; use best, scalar, avx2 or avx512").into()),
+        Some("amx") => Some(Isa::Amx),
+        Some(other) => return Err(format!("`{other}` is no instruction set; use best, scalar, avx2, avx512 or amx").into()),
     };
     let backend = CpuBackend::new(CpuOptions { threads, compute: CpuCompute::Fast, isa })?;
     println!("{:?}", backend.describe());

@@ -1,13 +1,14 @@
 //! Times the linear layers of a 135M-parameter Llama (30 layers, width 576, feed-forward 1536) in every weight format:
 //! read bandwidth with one row of activations, tokens per second with more. Weights are random; nothing else is timed.
 //!
-//! `cargo run --release -p millrace-cpu --example linear_bench [-- FORMAT..]` with FORMAT of int4, int8, int8-q8, bf16, fp8, f32.
+//! `cargo run --release -p millrace-cpu --example linear_bench [-- FORMAT..]` with FORMAT of int4, int8, int8-q8, bf16, fp8, f32, and
+//! of scalar, avx2, avx512, amx for other instruction sets than the best.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use millrace_cpu::Isa;
-use millrace_cpu::linear::{CpuCompute, LinearTask, PackedWeight, QuantizedRows, REDUNDANT_ROWS, multiply, quantize};
+use millrace_cpu::linear::{CpuCompute, LinearTask, PackedWeight, QuantizedRows, REDUNDANT_ROWS, StepRows, multiply, quantize};
 use millrace_ops::{LinearMode, RowOrder, TensorData, TensorView, WeightFormat, WeightMemory};
 
 const LAYERS: usize = 30;
@@ -57,7 +58,7 @@ fn random_blocks(rows: usize, cols: usize, eight_bit: bool, seed: u64) -> Vec<u8
     bytes
 }
 
-fn model(case: &Case) -> Model {
+fn model(case: &Case, isa: Isa) -> Model {
     let mut pack_seconds = 0.0;
     let weights = (0..LAYERS * SHAPES.len()).map(|i| {
         let (rows, cols) = SHAPES[i % SHAPES.len()];
@@ -65,13 +66,13 @@ fn model(case: &Case) -> Model {
         let data = if case.eight_bit { TensorData::Q8_0(&bytes) } else { TensorData::Q4_1(&bytes) };
         let view = TensorView { name: "w", rows, cols, data, order: RowOrder::AsStored };
         let start = Instant::now();
-        let weight = PackedWeight::pack(&[view], case.format, CpuCompute::Fast, Isa::detect());
+        let weight = PackedWeight::pack(&[view], case.format, CpuCompute::Fast, isa);
         pack_seconds += start.elapsed().as_secs_f64();
         weight.expect("these shapes can be packed")
     });
     let x = (0..MAX_ROWS * WIDEST).map(|i| ((i * 7919) % 2003) as f32 / 1001.0 - 1.0).collect();
     let weights = weights.collect();
-    Model { weights, x, out: vec![0.0; MAX_ROWS * WIDEST], pack_seconds }
+    Model { weights, x, out: vec![0.0; MAX_ROWS * WIDEST + 16], pack_seconds }
 }
 
 fn barrier(arrived: &AtomicUsize, until: usize) {
@@ -90,17 +91,21 @@ fn time(model: &mut Model, rows: usize, threads: usize) -> f64 {
 }
 
 fn run(model: &mut Model, rows: usize, threads: usize, passes: usize) -> f64 {
-    let mut shared = QuantizedRows::new();
-    shared.reserve(rows, WIDEST).expect("scratch fits in memory");
+    // As the engine's buffers are, and unlike a vector's: on a cache line.
     let (x, out) = (model.x.as_ptr(), model.out.as_mut_ptr());
+    let out = out.wrapping_add(out.align_offset(64));
     let tasks: Vec<LinearTask<'_>> = model
         .weights
         .iter()
         .map(|weight| {
             let (x_stride, out_stride) = (weight.cols(), weight.rows());
-            LinearTask { weight, x, x_stride, rows, quantized_row: 0, out, out_stride, bias: None, mode: LinearMode::Store }
+            let form = weight.form(if rows == 1 { StepRows::Few } else { StepRows::Many });
+            LinearTask { weight, form, x, x_stride, rows, quantized_row: 0, out, out_stride, bias: None, mode: LinearMode::Store }
         })
         .collect();
+    let mut shared = QuantizedRows::new();
+    let passes_of_a_row = tasks.iter().map(LinearTask::passes).max().unwrap_or(1);
+    shared.reserve(rows * passes_of_a_row, WIDEST).expect("scratch fits in memory");
     let arrived = AtomicUsize::new(0);
     let counters: Vec<AtomicUsize> = (0..passes * tasks.len()).map(|_| AtomicUsize::new(0)).collect();
     let start = Instant::now();
@@ -121,14 +126,15 @@ fn worker(
     (id, threads): (usize, usize),
 ) {
     let mut own = QuantizedRows::new();
-    own.reserve(REDUNDANT_ROWS, WIDEST).expect("scratch fits in memory");
+    let passes_of_a_row = tasks.iter().map(LinearTask::passes).max().unwrap_or(1);
+    own.reserve(REDUNDANT_ROWS * passes_of_a_row, WIDEST).expect("scratch fits in memory");
     let mut epoch = 0;
     for (i, counter) in counters.iter().enumerate() {
         let task = &tasks[i % tasks.len()];
         let redundant = task.rows <= REDUNDANT_ROWS;
         let scratch = if redundant { &own } else { shared };
         let share = if redundant { 0..task.rows } else { task.rows * id / threads..task.rows * (id + 1) / threads };
-        if task.weight.quantizes_rows() {
+        if task.form.in_scratch() {
             // SAFETY: `x` holds 512 rows; shares are disjoint or the scratch is this worker's own.
             unsafe { quantize(task, share, scratch) };
             if !redundant {
@@ -151,12 +157,20 @@ fn worker(
 }
 
 fn main() {
-    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    let named = |text: &str| match text {
+        "scalar" => Some(Isa::Scalar),
+        "avx2" => Some(Isa::Avx2),
+        "avx512" => Some(Isa::Avx512),
+        "amx" => Some(Isa::Amx),
+        _ => None,
+    };
+    let (sets, wanted): (Vec<String>, Vec<String>) = std::env::args().skip(1).partition(|text| named(text).is_some());
+    let isa = sets.last().and_then(|text| named(text)).unwrap_or_else(Isa::detect);
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-    println!("{}; linear layers only, {LAYERS} layers", Isa::detect());
+    println!("{isa}; linear layers only, {LAYERS} layers");
     println!("format          MB pack ms  threads | 1 row GB/s    4 tok/s    8 tok/s   32 tok/s  512 tok/s");
     for case in CASES.iter().filter(|case| wanted.is_empty() || wanted.iter().any(|w| w == case.name)) {
-        let mut model = model(case);
+        let mut model = model(case, isa);
         let bytes: usize = model.weights.iter().map(PackedWeight::bytes).sum();
         let (megabytes, pack_ms) = (bytes as f64 / 1e6, model.pack_seconds * 1e3);
         for threads in [1, 2].into_iter().filter(|&threads| threads <= cores) {

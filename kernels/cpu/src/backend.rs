@@ -47,7 +47,7 @@ impl CpuBackend {
             let best = Isa::detect();
             return Err(invalid(format!("this machine has no {isa}; leave the choice open or use {best}")));
         }
-        let pool = Pool::new(options.threads, Compute { isa, mode: options.compute })?;
+        let pool = Pool::new(options.threads, Compute { isa, mode: options.compute, priority: Priority::Normal })?;
         Ok(Self { pool: Arc::new(pool) })
     }
 
@@ -59,7 +59,7 @@ impl CpuBackend {
 
 impl Backend for CpuBackend {
     fn describe(&self) -> DeviceDescription {
-        let Compute { isa, mode } = self.pool.compute();
+        let Compute { isa, mode, .. } = self.pool.compute();
         let architecture = match mode {
             CpuCompute::Reference => "reference".to_owned(),
             CpuCompute::Fast => isa.to_string(),
@@ -78,7 +78,7 @@ impl Backend for CpuBackend {
         format: WeightFormat,
         activations: Activations,
     ) -> Result<Weight, BackendError> {
-        let Compute { isa, mode } = self.pool.compute();
+        let Compute { isa, mode, .. } = self.pool.compute();
         let mode = match (mode, activations) {
             (CpuCompute::Fast, Activations::Fine) => CpuCompute::Precise,
             _ => mode,

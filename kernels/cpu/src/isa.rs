@@ -12,10 +12,13 @@ pub enum Isa {
     Avx2,
     /// AVX-512 F, BW, VL and VNNI, and all that [`Isa::Avx2`] needs.
     Avx512,
+    /// AMX tiles of BF16, AVX-512 BF16, and all that [`Isa::Avx512`] needs. Dense products of BF16 and FP8 weights use tiles;
+    /// all else is as with [`Isa::Avx512`].
+    Amx,
 }
 
 impl Isa {
-    const ALL: [Self; 3] = [Self::Scalar, Self::Avx2, Self::Avx512];
+    const ALL: [Self; 4] = [Self::Scalar, Self::Avx2, Self::Avx512, Self::Amx];
 
     /// The best one of this machine.
     pub fn detect() -> Self {
@@ -32,16 +35,18 @@ impl Isa {
         #[cfg(target_arch = "x86_64")]
         {
             let avx2 = || is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
+            let avx512 = || {
+                avx2()
+                    && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("avx512vnni")
+            };
             match self {
                 Self::Scalar => true,
                 Self::Avx2 => avx2(),
-                Self::Avx512 => {
-                    avx2()
-                        && is_x86_feature_detected!("avx512f")
-                        && is_x86_feature_detected!("avx512bw")
-                        && is_x86_feature_detected!("avx512vl")
-                        && is_x86_feature_detected!("avx512vnni")
-                }
+                Self::Avx512 => avx512(),
+                Self::Amx => avx512() && is_x86_feature_detected!("avx512bf16") && tiles_granted(),
             }
         }
         #[cfg(not(target_arch = "x86_64"))]
@@ -51,12 +56,42 @@ impl Isa {
     }
 }
 
+/// Whether this processor has tiles of BF16 and the system lets this process use them: it keeps their 8 KiB out of a thread's
+/// state until a process has asked. Asked once; all threads of the process share the answer.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+fn tiles_granted() -> bool {
+    use std::arch::x86_64::__cpuid_count;
+    use std::sync::OnceLock;
+
+    /// `ARCH_REQ_XCOMP_PERM` of arch_prctl(2), and the number of the tiles' state component.
+    const REQUEST_PERMISSION: libc::c_int = 0x1023;
+    const TILE_DATA: libc::c_ulong = 18;
+    /// In EDX of leaf 7: AMX-BF16 and AMX-TILE.
+    const BF16_AND_TILE: u32 = 1 << 22 | 1 << 24;
+    static GRANTED: OnceLock<bool> = OnceLock::new();
+    *GRANTED.get_or_init(|| {
+        if __cpuid_count(7, 0).edx & BF16_AND_TILE != BF16_AND_TILE {
+            return false;
+        }
+        // SAFETY: the call takes two numbers and changes nothing but what this process may use; a kernel that does not know it
+        // or has not enabled tiles answers with an error.
+        unsafe { libc::syscall(libc::SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0 }
+    })
+}
+
+/// Other systems have no way, or another one, to ask.
+#[cfg(all(target_arch = "x86_64", not(target_os = "linux")))]
+fn tiles_granted() -> bool {
+    false
+}
+
 impl fmt::Display for Isa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Scalar => "scalar",
             Self::Avx2 => "avx2",
             Self::Avx512 => "avx512-vnni",
+            Self::Amx => "amx",
         })
     }
 }

@@ -21,7 +21,7 @@ use millrace_ops::{BackendError, Priority};
 
 use crate::barrier::Barrier;
 use crate::isa::Isa;
-use crate::linear::QuantizedRows;
+use crate::linear::{QuantizedRows, StepRows};
 use crate::memory::{DEVICE, HostMemory, Region};
 use crate::operation_times::{OperationTimes, Stopwatch};
 use crate::queue::{Planned, Submission, lock};
@@ -35,20 +35,27 @@ const SPINS_PER_LOOK: u32 = 64;
 /// its queue full.
 const HIGH_IN_A_ROW: u32 = 8;
 
-/// How the backend computes, for all its queues.
+/// How operations compute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Compute {
     pub(crate) isa: Isa,
     pub(crate) mode: crate::CpuCompute,
+    /// Of their queue: [`Priority::High`] has one row a sequence for the most part, [`Priority::Normal`] many.
+    pub(crate) priority: Priority,
 }
 
 impl Compute {
+    /// What steps of the queue are like.
+    pub(crate) fn step_rows(self) -> StepRows {
+        if self.priority == Priority::High { StepRows::Few } else { StepRows::Many }
+    }
+
     /// Lanes of f32 that forms written for vectors work with; `None` where the plain form is to be taken.
     pub(crate) fn lanes(self) -> Option<usize> {
         match (self.mode, self.isa) {
             (crate::CpuCompute::Reference, _) | (_, Isa::Scalar) => None,
             (_, Isa::Avx2) => Some(8),
-            (_, Isa::Avx512) => Some(16),
+            (_, Isa::Avx512 | Isa::Amx) => Some(16),
         }
     }
 }

@@ -8,7 +8,7 @@ use millrace_ops::{BackendError, Buffer, Op, OperationKind, Priority, Program, Q
 
 use crate::memory::DEVICE;
 use crate::ops::lower;
-use crate::pool::Pool;
+use crate::pool::{Compute, Pool};
 use crate::task::{Arguments, Task};
 
 /// What the pool and the host share about one queue.
@@ -115,7 +115,7 @@ impl Queue for CpuQueue {
             return;
         }
         let kind = OperationKind::of(&op);
-        match lower(op, self.pool.compute()) {
+        match lower(op, Compute { priority: self.priority, ..self.pool.compute() }) {
             Ok(task) => self.collected.tasks.push(Planned { kind, task: task.into() }),
             Err(error) => self.collected.invalid = Some(error),
         }

@@ -2,7 +2,7 @@
 //! Holds scratch and the portable quantizer; knows neither weights nor who shares the scratch.
 //!
 //! ```text
-//! rows  = [row 0][row 1]..                     each padded to 64 bytes
+//! rows  = [row 0][row 1]..                     an odd number of lines of 64 bytes each: a column of them meets all cache sets
 //! row   = [block 0][block 1]..
 //! block = [32 x i8 q][f32 scale][f32 scale * sum(q)][i32 -8 * sum(q)][i32 -128 * sum(q)]      48 bytes
 //! ```
@@ -28,6 +28,10 @@ use crate::memory::HostMemory;
 pub(super) const SMALLEST: f32 = 1e-30;
 /// Remainders of a step of the first quantization: -127 ..= 127.
 const REMAINDERS: f32 = 254.0;
+/// Bytes of a row for each 32 columns: 32 activations in BF16, more than a block in INT8 takes.
+const BLOCK_BYTES: usize = 64;
+/// Rows that may be read (not used) behind the last one: tiles have 16 rows, and each row of activations has up to two here.
+const SPARE_ROWS: usize = 15 * 2;
 
 /// 32 activations of one row.
 #[derive(Debug, Clone, Copy)]
@@ -43,7 +47,7 @@ pub(super) struct ActivationBlock {
     pub(super) zero_128: i32,
 }
 
-const _: () = assert!(size_of::<ActivationBlock>() == 48);
+const _: () = assert!(size_of::<ActivationBlock>() == 48 && size_of::<ActivationBlock>() <= BLOCK_BYTES);
 
 impl ActivationBlock {
     /// The sum of `q`: what a weight's zero point is multiplied by.
@@ -73,7 +77,7 @@ impl QuantizedRows {
 
     /// Bytes that `rows` rows of `cols` activations take.
     pub fn bytes(rows: usize, cols: usize) -> usize {
-        rows * Self::row_bytes(cols)
+        (rows + SPARE_ROWS) * Self::row_bytes(cols)
     }
 
     /// Makes room for `rows` rows of `cols` activations; what was in it is lost if it has to grow.
@@ -89,8 +93,9 @@ impl QuantizedRows {
         Ok(())
     }
 
-    fn row_bytes(cols: usize) -> usize {
-        (cols.div_ceil(BLOCK_COLS) * size_of::<ActivationBlock>()).next_multiple_of(64)
+    /// From one row to the next.
+    pub(super) fn row_bytes(cols: usize) -> usize {
+        (cols.div_ceil(BLOCK_COLS) | 1) * BLOCK_BYTES
     }
 
     /// The blocks of row `row` where rows have `cols` columns.

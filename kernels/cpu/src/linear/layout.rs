@@ -12,7 +12,7 @@
 //!
 //! dense panel, a 64-byte line after the other:
 //!   f32          = line k: [row 0]..[row 15] of column k
-//!   bf16         = line k: [row 0: columns 2k, 2k+1]..[row 15]
+//!   bf16         = line k: [row 0: columns 2k, 2k+1]..[row 15]; lines of zeros fill up the last 32 columns
 //!   fp8          = half line k (32 bytes): [row 0: columns 2k, 2k+1]..[row 15], one byte each; behind them per 128 columns
 //!                  one line of f32: the block scales of the 16 rows, times 256
 //! ```
@@ -25,6 +25,8 @@ pub const PANEL_ROWS: usize = 16;
 pub(super) const BLOCK_COLS: usize = 32;
 /// Columns of a partial sum of a dense product, and of an FP8 scale block.
 pub(super) const DENSE_BLOCK_COLS: usize = 128;
+/// Columns of BF16 that a tile of 16 lines holds.
+pub(super) const TILE_COLS: usize = 32;
 const LINE_BYTES: usize = 64;
 
 /// What a code is.
@@ -134,7 +136,7 @@ impl DenseLayout {
     pub(super) fn panel_bytes(&self) -> usize {
         match self.element {
             Element::F32 => self.cols * 64,
-            Element::Bf16 => self.cols.div_ceil(2) * 64,
+            Element::Bf16 => self.cols.div_ceil(TILE_COLS) * (TILE_COLS / 2 * LINE_BYTES),
             Element::Fp8 => self.scales_offset() + self.cols.div_ceil(DENSE_BLOCK_COLS) * 64,
         }
     }

@@ -3,7 +3,7 @@
 //! Every worker of a pool calls the same functions with its own share; barriers between phases are the caller's:
 //!
 //! ```text
-//! integer weights (weight.quantizes_rows())                      other weights
+//! forms in the scratch (integer weights, tiles)                  floats
 //!   quantize rows   each worker its share, or all rows              -
 //!                   into its own scratch where they are few
 //!   barrier         unless the scratch is the worker's own          -
@@ -17,9 +17,12 @@ mod activations;
 #[cfg(target_arch = "x86_64")]
 mod ahead;
 #[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod form;
 mod layout;
 mod pack;
 mod quantize;
@@ -36,6 +39,7 @@ use std::ops::Range;
 use millrace_ops::LinearMode;
 
 pub use activations::QuantizedRows;
+pub use form::{ActivationForm, StepRows};
 pub use layout::PANEL_ROWS;
 pub use weight::{CpuCompute, PackedWeight, chunk_panels};
 
@@ -49,6 +53,8 @@ pub const REDUNDANT_ROWS: usize = 4;
 #[derive(Clone, Copy)]
 pub struct LinearTask<'a> {
     pub weight: &'a PackedWeight,
+    /// [`PackedWeight::form`] of the weight.
+    pub form: ActivationForm,
     /// `rows` rows of `weight.cols()` values, `x_stride` apart.
     pub x: *const f32,
     pub x_stride: usize,
@@ -71,7 +77,7 @@ unsafe impl Sync for LinearTask<'_> {}
 impl LinearTask<'_> {
     /// How many rows of the scratch each row takes: itself and, where there are two, what quantizing it left over.
     pub fn passes(&self) -> usize {
-        self.weight.passes()
+        self.form.passes()
     }
 
     /// Where row `row` lies quantized.
@@ -80,8 +86,8 @@ impl LinearTask<'_> {
     }
 }
 
-/// Quantizes `rows` of the task's activations, and what that leaves over where the product has two passes, into the rows of `to`
-/// from `(task.quantized_row + rows.start) * task.passes()` on. Only for weights that want it ([`PackedWeight::quantizes_rows`]).
+/// Quantizes `rows` of the task's activations, and what that leaves over where the product has more passes, into the rows of `to`
+/// from `(task.quantized_row + rows.start) * task.passes()` on. Only for forms in the scratch.
 ///
 /// # Safety
 /// `task.x` can be read; `to` has room for `(task.quantized_row + task.rows) * task.passes()` rows of `weight.cols()`; nobody else
@@ -94,6 +100,12 @@ pub unsafe fn quantize(task: &LinearTask<'_>, rows: Range<usize>, to: &Quantized
         to_row: task.quantized_row,
         to_step: task.passes(),
     };
+    #[cfg(target_arch = "x86_64")]
+    if task.form.tiles() {
+        // SAFETY: this function's conditions are its own; the instruction set was checked when the weight was packed.
+        unsafe { amx::split(&source, rows, to) };
+        return;
+    }
     // SAFETY: this function's conditions are theirs; the instruction set was checked when the weight was packed.
     unsafe {
         match task.weight.isa {
@@ -101,7 +113,7 @@ pub unsafe fn quantize(task: &LinearTask<'_>, rows: Range<usize>, to: &Quantized
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => avx2::quantize(&source, rows.clone(), to),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => avx512::quantize(&source, rows.clone(), to),
+            Isa::Avx512 | Isa::Amx => avx512::quantize(&source, rows.clone(), to),
             #[cfg(not(target_arch = "x86_64"))]
             _ => activations::quantize(&source, rows.clone(), to),
         }
@@ -109,11 +121,11 @@ pub unsafe fn quantize(task: &LinearTask<'_>, rows: Range<usize>, to: &Quantized
             match task.weight.isa {
                 Isa::Scalar => activations::quantize_remainders(&source, rows.clone(), to),
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx2 | Isa::Avx512 => avx2::quantize_remainders(&source, rows.clone(), to),
+                Isa::Avx2 | Isa::Avx512 | Isa::Amx => avx2::quantize_remainders(&source, rows.clone(), to),
                 #[cfg(not(target_arch = "x86_64"))]
                 _ => activations::quantize_remainders(&source, rows.clone(), to),
             }
-            if task.weight.merges_passes() {
+            if task.form == ActivationForm::Merged {
                 activations::merge(&source, rows, to);
             }
         }
@@ -124,7 +136,7 @@ pub unsafe fn quantize(task: &LinearTask<'_>, rows: Range<usize>, to: &Quantized
 ///
 /// # Safety
 /// `task`'s pointers are valid for what they are said to hold; `scratch` holds all rows as [`quantize()`] leaves them, where the
-/// weight wants it;
+/// form is in it;
 /// nobody writes either meanwhile, nor accesses those columns of `out`.
 pub unsafe fn multiply(task: &LinearTask<'_>, panels: Range<usize>, scratch: &QuantizedRows) {
     let panels = panels.start..panels.end.min(task.weight.panel_count());
@@ -135,9 +147,13 @@ pub unsafe fn multiply(task: &LinearTask<'_>, panels: Range<usize>, scratch: &Qu
     unsafe {
         match (task.weight.isa, &task.weight.layout) {
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512, PanelLayout::Int(layout)) => avx512::multiply_int(task, layout, panels, scratch),
+            (Isa::Amx, PanelLayout::Dense(layout)) if task.form.tiles() => {
+                amx::multiply(task, layout, panels, scratch);
+            }
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512, PanelLayout::Dense(layout)) => avx512::multiply_dense(task, layout, panels),
+            (Isa::Avx512 | Isa::Amx, PanelLayout::Int(layout)) => avx512::multiply_int(task, layout, panels, scratch),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512 | Isa::Amx, PanelLayout::Dense(layout)) => avx512::multiply_dense(task, layout, panels),
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx2, PanelLayout::Int(layout)) => avx2::multiply_int(task, layout, panels, scratch),
             #[cfg(target_arch = "x86_64")]

@@ -5,6 +5,7 @@ use std::any::Any;
 use half::bf16;
 use millrace_ops::{TensorView, WeightFormat, WeightMemory, e4m3_to_f32};
 
+use super::form::{ActivationForm, StepRows};
 use super::layout::{BLOCK_COLS, Codes, DENSE_BLOCK_COLS, DenseLayout, Element, IntLayout, Offset, PANEL_ROWS, PanelLayout};
 use super::pack;
 use super::scale_type::ScaleType;
@@ -16,9 +17,11 @@ use crate::Isa;
 pub enum CpuCompute {
     /// In f32 on exactly the values that the weight's format holds: slow and accurate.
     Reference,
-    /// In the weight's format: INT8 activations for Int8 and Int4, f32 activations for the others.
+    /// In the weight's format: INT8 activations for Int8 and Int4, f32 activations for the others, rounded to BF16 where products
+    /// use tiles ([`Isa::Amx`]).
     Fast,
-    /// The same with activations of 15 bits and a sign for Int8 and Int4: two products for one, but where 16 bits cost no more.
+    /// The same with activations of 15 bits and a sign for Int8 and Int4, of 16 bits in tiles: two products for one, but where 16
+    /// bits cost no more.
     Precise,
 }
 
@@ -46,27 +49,19 @@ impl PackedWeight {
         pack::pack(parts, format, compute, isa)
     }
 
-    /// Whether [`super::multiply`] wants the activations quantized before.
-    pub fn quantizes_rows(&self) -> bool {
-        matches!(self.layout, PanelLayout::Int(_))
-    }
-
-    /// Rows of quantized activations that a product takes for each of its rows.
-    pub fn passes(&self) -> usize {
-        if self.compute == CpuCompute::Precise { 2 } else { 1 }
-    }
-
-    /// Whether those of a row are merged into numbers of 16 bits.
-    pub(super) fn merges_passes(&self) -> bool {
-        let wide = matches!(self.layout, PanelLayout::Int(IntLayout { codes: Codes::Wide, .. }));
-        wide && self.passes() > 1 && self.isa == Isa::Avx2
-    }
-
-    /// Whether one quantization of activations serves both weights.
-    pub(crate) fn quantizes_like(&self, other: &Self) -> bool {
-        self.quantizes_rows() == other.quantizes_rows()
-            && self.passes() == other.passes()
-            && self.merges_passes() == other.merges_passes()
+    /// The form that [`super::multiply`] wants activations in.
+    pub fn form(&self, rows: StepRows) -> ActivationForm {
+        let precise = self.compute == CpuCompute::Precise;
+        match &self.layout {
+            PanelLayout::Int(_) if !precise => ActivationForm::Blocks,
+            PanelLayout::Int(layout) if layout.codes == Codes::Wide && self.isa == Isa::Avx2 => ActivationForm::Merged,
+            PanelLayout::Int(_) => ActivationForm::BlocksAndRemainders,
+            PanelLayout::Dense(DenseLayout { element: Element::F32, .. }) => ActivationForm::Floats,
+            // Few rows leave most of a tile empty, and filling it costs more than vectors need.
+            PanelLayout::Dense(_) if self.isa != Isa::Amx || rows == StepRows::Few => ActivationForm::Floats,
+            PanelLayout::Dense(_) if precise => ActivationForm::Bf16Pairs,
+            PanelLayout::Dense(_) => ActivationForm::Bf16,
+        }
     }
 
     /// Panels of 16 output rows; the last one may be partial.

@@ -2,7 +2,7 @@
 
 use millrace_ops::{BackendError, Linear, LinearMode, WeightMemory};
 
-use crate::linear::{LinearTask, PackedWeight, QuantizedRows, REDUNDANT_ROWS, multiply, quantize};
+use crate::linear::{ActivationForm, LinearTask, PackedWeight, QuantizedRows, REDUNDANT_ROWS, multiply, quantize};
 use crate::memory::Region;
 use crate::ops::weights::Prepared;
 use crate::pool::Compute;
@@ -22,6 +22,7 @@ struct LinearOp {
     arguments: Arguments,
     x: Region,
     weight: Prepared,
+    form: ActivationForm,
     bias: Option<Region>,
     out: Region,
     rows: usize,
@@ -33,8 +34,8 @@ struct LinearOp {
     quantizing: Quantizing,
 }
 
-/// Checks a product and makes it ready. A weight computes as it was packed, so `compute` has no say here.
-pub(crate) fn lower(arguments: Arguments, op: Linear, _compute: Compute) -> Result<Box<dyn Task>, BackendError> {
+/// Checks a product and makes it ready.
+pub(crate) fn lower(arguments: Arguments, op: Linear, compute: Compute) -> Result<Box<dyn Task>, BackendError> {
     let Linear { x, weight, bias, out, rows, mode } = op;
     let weight = Prepared::new(arguments, weight)?;
     let packed = weight.packed(arguments)?;
@@ -46,13 +47,14 @@ pub(crate) fn lower(arguments: Arguments, op: Linear, _compute: Compute) -> Resu
     if let Some(bias) = &bias {
         arguments.distinct(bias, &out)?;
     }
-    let quantizing = match packed.quantizes_rows() {
+    let form = packed.form(compute.step_rows());
+    let quantizing = match form.in_scratch() {
         false => Quantizing::None,
         true if rows <= REDUNDANT_ROWS => Quantizing::Redundant,
         true => Quantizing::Shared,
     };
-    let quantized_rows = product(&[rows, packed.passes()]);
-    Ok(Box::new(LinearOp { arguments, x, weight, bias, out, rows, quantized_rows, cols, width, mode, quantizing }))
+    let quantized_rows = product(&[rows, form.passes()]);
+    Ok(Box::new(LinearOp { arguments, x, weight, form, bias, out, rows, quantized_rows, cols, width, mode, quantizing }))
 }
 
 impl LinearOp {
@@ -62,7 +64,8 @@ impl LinearOp {
         let out = self.out.address_of::<f32>(self.rows * self.width);
         let bias = self.bias.as_ref().map(|bias| bias.address_of::<f32>(self.width).cast_const());
         let (x_stride, out_stride) = (self.cols, self.width);
-        LinearTask { weight, x, x_stride, rows: self.rows, quantized_row: 0, out, out_stride, bias, mode: self.mode }
+        let (form, rows, mode) = (self.form, self.rows, self.mode);
+        LinearTask { weight, form, x, x_stride, rows, quantized_row: 0, out, out_stride, bias, mode }
     }
 
     fn quantize_shared(&self, task: &LinearTask<'_>, worker: &Worker<'_>) {

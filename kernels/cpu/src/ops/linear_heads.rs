@@ -6,6 +6,7 @@ use millrace_ops::{BackendError, LinearHeads, LinearMode};
 use crate::linear::{LinearTask, PackedWeight, chunk_panels, multiply, quantize};
 use crate::memory::Region;
 use crate::ops::weights::PreparedSet;
+use crate::pool::Compute;
 use crate::task::{Arguments, Task, Worker, product};
 
 /// Two phases where the weights want quantized rows, else one. The rows of head h are those from `h * rows` on
@@ -22,9 +23,9 @@ pub(crate) struct LinearHeadsTask {
 }
 
 impl LinearHeadsTask {
-    pub(crate) fn new(arguments: Arguments, op: LinearHeads) -> Result<Self, BackendError> {
+    pub(crate) fn new(arguments: Arguments, op: LinearHeads, compute: Compute) -> Result<Self, BackendError> {
         let LinearHeads { x, x_stride, x_offset, x_step, weights, out, rows } = op;
-        let weights = PreparedSet::new(arguments, weights)?;
+        let weights = PreparedSet::new(arguments, weights, compute.step_rows())?;
         let heads = weights.count();
         let end = product(&[heads - 1, x_step]).saturating_add(x_offset).saturating_add(weights.cols);
         arguments.require(end <= x_stride, || format!("heads end at column {end} of rows of {x_stride}"))?;
@@ -41,6 +42,7 @@ impl LinearHeadsTask {
         let out = self.out.address_of::<f32>(rows * width).wrapping_add(head * self.weights.rows);
         LinearTask {
             weight,
+            form: self.weights.form,
             x,
             x_stride: self.x_stride,
             rows,
@@ -73,11 +75,14 @@ impl LinearHeadsTask {
 
 impl Task for LinearHeadsTask {
     fn phases(&self) -> usize {
-        if self.weights.quantizes_rows { 2 } else { 1 }
+        if self.weights.form.in_scratch() { 2 } else { 1 }
     }
 
     fn quantized(&self) -> Option<(usize, usize)> {
-        self.weights.quantizes_rows.then_some((self.weights.count() * self.rows * self.weights.passes, self.weights.cols))
+        self.weights
+            .form
+            .in_scratch()
+            .then_some((self.weights.count() * self.rows * self.weights.form.passes(), self.weights.cols))
     }
 
     fn run(&self, phase: usize, worker: &mut Worker<'_>) -> Result<(), BackendError> {

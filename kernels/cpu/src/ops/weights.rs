@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use millrace_ops::{BackendError, Weight, WeightMemory};
 
-use crate::linear::PackedWeight;
+use crate::linear::{ActivationForm, PackedWeight, StepRows};
 use crate::task::Arguments;
 
 /// A prepared weight of this backend.
@@ -28,30 +28,27 @@ pub(crate) struct PreparedSet {
     pub(crate) cols: usize,
     /// Of each weight.
     pub(crate) panels: usize,
-    /// Whether products want their activations quantized.
-    pub(crate) quantizes_rows: bool,
-    /// Quantized rows that each row takes; see [`PackedWeight::passes`].
-    pub(crate) passes: usize,
+    /// The form that products want activations in.
+    pub(crate) form: ActivationForm,
 }
 
 impl PreparedSet {
-    pub(crate) fn new(arguments: Arguments, weights: Arc<[Weight]>) -> Result<Self, BackendError> {
+    pub(crate) fn new(arguments: Arguments, weights: Arc<[Weight]>, rows: StepRows) -> Result<Self, BackendError> {
         let Some(first) = weights.first() else { return Err(arguments.invalid("there are no weights")) };
         let packed_first = packed(arguments, first)?;
-        let (rows, cols) = (packed_first.rows(), packed_first.cols());
-        let (panels, quantizes_rows) = (packed_first.panel_count(), packed_first.quantizes_rows());
-        let passes = packed_first.passes();
+        let (panels, form) = (packed_first.panel_count(), packed_first.form(rows));
         for (i, weight) in weights.iter().enumerate() {
             let other = packed(arguments, weight)?;
-            let alike = other.rows() == rows
-                && other.cols() == cols
+            let alike = other.rows() == packed_first.rows()
+                && other.cols() == packed_first.cols()
                 && other.format() == packed_first.format()
-                && other.quantizes_like(packed_first);
+                && other.form(rows) == form;
             arguments.require(alike, || {
                 format!("weight {i} is {weight:?} and weight 0 {first:?}; all must have one shape and format")
             })?;
         }
-        Ok(Self { weights, rows, cols, panels, quantizes_rows, passes })
+        let (rows, cols) = (packed_first.rows(), packed_first.cols());
+        Ok(Self { weights, rows, cols, panels, form })
     }
 
     pub(crate) fn count(&self) -> usize {

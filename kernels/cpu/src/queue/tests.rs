@@ -48,7 +48,7 @@ fn run(queue: &mut CpuQueue, fault: fn() -> Result<(), BackendError>) -> (Result
 #[test]
 fn a_panic_fails_its_queue_and_no_other() {
     for workers in 1..=4 {
-        let compute = Compute { isa: Isa::Scalar, mode: CpuCompute::Fast };
+        let compute = Compute { isa: Isa::Scalar, mode: CpuCompute::Fast, priority: Priority::Normal };
         let pool = Arc::new(Pool::new(workers, compute).unwrap());
         let (mut good, mut bad) = (queue(&pool), queue(&pool));
         assert_eq!(run(&mut good, || Ok(())).1, 24);
@@ -66,7 +66,7 @@ fn a_panic_fails_its_queue_and_no_other() {
 
 #[test]
 fn an_error_is_reported_as_it_is() {
-    let compute = Compute { isa: Isa::Scalar, mode: CpuCompute::Fast };
+    let compute = Compute { isa: Isa::Scalar, mode: CpuCompute::Fast, priority: Priority::Normal };
     let pool = Arc::new(Pool::new(2, compute).unwrap());
     let mut queue = queue(&pool);
     let (outcome, _) = run(&mut queue, || Err(Arguments { operation: "faulty" }.invalid("made up")));
@@ -75,7 +75,7 @@ fn an_error_is_reported_as_it_is() {
 
 #[test]
 fn a_panicking_callback_takes_no_worker_down() {
-    let compute = Compute { isa: Isa::Scalar, mode: CpuCompute::Fast };
+    let compute = Compute { isa: Isa::Scalar, mode: CpuCompute::Fast, priority: Priority::Normal };
     let pool = Arc::new(Pool::new(2, compute).unwrap());
     let mut bad = CpuQueue::new(Arc::clone(&pool), Priority::High, Arc::new(|| panic!("made up for the test")));
     for _ in 0..3 {

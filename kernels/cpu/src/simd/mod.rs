@@ -3,6 +3,8 @@
 //! `scalar` holds the portable forms; `rows` the vector forms, written once over [`vector::Vector`].
 
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod amx;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
@@ -53,7 +55,7 @@ macro_rules! dispatched {
                 Isa::Avx2 => unsafe { with_avx2($($arg),*) },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx512 => unsafe { with_avx512($($arg),*) },
+                Isa::Avx512 | Isa::Amx => unsafe { with_avx512($($arg),*) },
                 #[cfg(not(target_arch = "x86_64"))]
                 _ => $scalar($($arg),*),
             }

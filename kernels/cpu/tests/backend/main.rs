@@ -42,6 +42,11 @@ fn avx512() {
 }
 
 #[test]
+fn amx() {
+    run_on(Isa::Amx);
+}
+
+#[test]
 fn reference() {
     let backend = backend(1, CpuCompute::Reference, None);
     backend_suite(&backend, &backend, 5e-6);

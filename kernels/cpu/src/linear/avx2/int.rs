@@ -11,6 +11,7 @@ use std::ops::Range;
 use super::super::LinearTask;
 use super::super::activations::{ActivationBlock, QuantizedRows};
 use super::super::ahead::Ahead;
+use super::super::form::ActivationForm;
 use super::super::layout::{Codes, IntLayout, Offset, PANEL_ROWS};
 use super::super::scale_type::ScaleType;
 use super::{dots, store};
@@ -69,7 +70,7 @@ pub(in super::super) unsafe fn multiply_int(
         match layout.codes {
             Codes::Nibbles => by_scale::<NIBBLES>(task, layout, panels, scratch),
             Codes::Narrow => by_scale::<NARROW>(task, layout, panels, scratch),
-            Codes::Wide if task.weight.merges_passes() => by_scale::<WIDE_MERGED>(task, layout, panels, scratch),
+            Codes::Wide if task.form == ActivationForm::Merged => by_scale::<WIDE_MERGED>(task, layout, panels, scratch),
             Codes::Wide => by_scale::<WIDE>(task, layout, panels, scratch),
         }
     }
@@ -106,7 +107,7 @@ unsafe fn product<const CODES: u8, const SCALE: u8, const OFFSET: u8>(
         scales_offset: layout.scales_offset(),
         scale_bytes: layout.scale_bytes(),
         span: layout.span,
-        row_bytes: QuantizedRows::bytes(1, task.weight.cols),
+        row_bytes: QuantizedRows::row_bytes(task.weight.cols),
     };
     // Merged rows count as one.
     let passes = if CODES == WIDE_MERGED { 1 } else { task.passes() };

@@ -251,7 +251,7 @@ unsafe fn last<const ELEMENT: u8>(panel: *const u8, col: usize) -> __m512 {
 /// # Safety
 /// AVX-512 F is available.
 #[inline(always)]
-unsafe fn e4m3(codes: __m256i) -> __m512 {
+pub(in super::super) unsafe fn e4m3(codes: __m256i) -> __m512 {
     // SAFETY: the caller's condition.
     unsafe {
         // An arithmetic shift copies the sign into the exponent's top bit, which the mask clears.

@@ -16,7 +16,7 @@ use millrace_ops::LinearMode;
 use super::LinearTask;
 use super::layout::PANEL_ROWS;
 
-pub(super) use dense::multiply_dense;
+pub(super) use dense::{e4m3, multiply_dense};
 pub(super) use int::multiply_int;
 pub(super) use quantize::quantize;
 

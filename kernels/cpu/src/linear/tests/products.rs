@@ -1,5 +1,6 @@
 //! Products on every instruction set of this machine: against f64, against each other, alone and in batches.
 
+use half::bf16;
 use millrace_ops::{LinearMode, TensorFormat, WeightFormat};
 
 use super::lookup::WEIGHT_FORMATS;
@@ -7,7 +8,7 @@ use super::tensors::{Random, Tensor, packed_int4, shapes};
 use crate::Isa;
 use crate::linear::activations::{ActivationBlock, quantize_block, quantize_remainder};
 use crate::linear::layout::BLOCK_COLS;
-use crate::linear::{CpuCompute, LinearTask, PANEL_ROWS, PackedWeight, QuantizedRows, multiply, quantize};
+use crate::linear::{CpuCompute, LinearTask, PANEL_ROWS, PackedWeight, QuantizedRows, StepRows, multiply, quantize};
 
 const ROWS: [usize; 8] = [1, 2, 3, 5, 8, 13, 32, 70];
 /// What is in the output before, and must still be where nothing is to be written.
@@ -20,13 +21,14 @@ struct Case<'a> {
     x: &'a [f32],
     bias: Option<&'a [f32]>,
     mode: LinearMode,
+    steps: StepRows,
     /// Panels per call of `multiply`.
     chunk: usize,
 }
 
 impl<'a> Case<'a> {
     fn new(weight: &'a PackedWeight, x: &'a [f32]) -> Self {
-        Self { weight, x, bias: None, mode: LinearMode::Store, chunk: usize::MAX }
+        Self { weight, x, bias: None, mode: LinearMode::Store, steps: StepRows::Many, chunk: usize::MAX }
     }
 
     /// Runs rows `first .. first + count` and returns `count` rows of outputs.
@@ -36,6 +38,7 @@ impl<'a> Case<'a> {
         let mut out = vec![BEFORE; count * stride];
         let task = LinearTask {
             weight: self.weight,
+            form: self.weight.form(self.steps),
             x: self.x[first * cols..].as_ptr(),
             x_stride: cols,
             rows: count,
@@ -50,7 +53,7 @@ impl<'a> Case<'a> {
         let chunk = self.chunk.min(self.weight.panel_count());
         // SAFETY: `x`, `out` and `bias` hold what the task says; one thread does everything in order.
         unsafe {
-            if self.weight.quantizes_rows() {
+            if task.form.in_scratch() {
                 quantize(&task, 0..count, &scratch);
             }
             for panel in (0..self.weight.panel_count()).step_by(chunk) {
@@ -64,13 +67,23 @@ impl<'a> Case<'a> {
     }
 }
 
+/// What products differ by: instruction sets, and for the last one what steps are like.
+fn kernels() -> Vec<(Isa, StepRows)> {
+    let many = Isa::available().into_iter().map(|isa| (isa, StepRows::Many));
+    many.chain(Isa::Amx.supported().then_some((Isa::Amx, StepRows::Few))).collect()
+}
+
 fn pack(tensor: &Tensor, format: WeightFormat, isa: Isa) -> PackedWeight {
     PackedWeight::pack(&[tensor.view()], format, CpuCompute::Fast, isa).unwrap()
 }
 
-/// What the kernel multiplies by: the activations, quantized where the weight wants it.
-fn effective(weight: &PackedWeight, x: &[f32]) -> Vec<f64> {
-    if !weight.quantizes_rows() {
+/// What the kernel multiplies by: the activations, quantized or in parts where the weight wants it.
+fn effective(weight: &PackedWeight, steps: StepRows, x: &[f32]) -> Vec<f64> {
+    let form = weight.form(steps);
+    if form.tiles() {
+        return x.iter().map(|&v| in_parts(v, form.passes())).collect();
+    }
+    if !form.in_scratch() {
         return x.iter().map(|&v| f64::from(v)).collect();
     }
     let rows = x.chunks(weight.cols);
@@ -81,6 +94,17 @@ fn effective(weight: &PackedWeight, x: &[f32]) -> Vec<f64> {
             (0..chunk.len()).map(move |i| f64::from(block.q[i]) * f64::from(block.scale)).collect::<Vec<f64>>()
         })
         .collect()
+}
+
+/// The sum of the parts in BF16 that a value is split into.
+fn in_parts(v: f32, parts: usize) -> f64 {
+    let (mut left, mut sum) = (v, 0.0);
+    for _ in 0..parts {
+        let part = bf16::from_f32(left).to_f32();
+        left -= part;
+        sum += f64::from(part);
+    }
+    sum
 }
 
 /// The product in f64, and for each output the sum of magnitudes that rounding errors scale with.
@@ -107,16 +131,16 @@ fn products_agree_with_f64() {
             let x = random.values(70 * cols);
             for format in WEIGHT_FORMATS {
                 let weight = pack(&tensor, format, Isa::Scalar);
-                let right = product(&weight, &effective(&weight, &x));
                 let plain = product(&weight, &x.iter().map(|&v| f64::from(v)).collect::<Vec<_>>());
-                for isa in Isa::available() {
+                for (isa, steps) in kernels() {
                     let weight = pack(&tensor, format, isa);
+                    let right = product(&weight, &effective(&weight, steps, &x));
                     for count in ROWS {
-                        let out = Case::new(&weight, &x).run(0, count);
-                        check(&out, &right, 2e-6, &format!("{stored} {rows}x{cols} as {format}, {isa}, {count} rows"));
+                        let out = Case { steps, ..Case::new(&weight, &x) }.run(0, count);
+                        check(&out, &right, 2e-6, &format!("{stored} {rows}x{cols} as {format}, {isa} {steps:?}, {count} rows"));
                     }
-                    let out = Case::new(&weight, &x).run(0, 70);
-                    check(&out, &plain, 1.0 / 127.0, &format!("{stored} as {format}, {isa}, unquantized"));
+                    let out = Case { steps, ..Case::new(&weight, &x) }.run(0, 70);
+                    check(&out, &plain, 1.0 / 127.0, &format!("{stored} as {format}, {isa} {steps:?}, unquantized"));
                 }
             }
         }
@@ -131,10 +155,10 @@ fn precise_products_agree_with_f64_on_activations_that_are_not_quantized() {
             let tensor = Tensor::random(stored, rows, cols, &mut random);
             let x = random.values(9 * cols);
             for format in WEIGHT_FORMATS {
-                for isa in Isa::available() {
+                for (isa, steps) in kernels() {
                     let weight = PackedWeight::pack(&[tensor.view()], format, CpuCompute::Precise, isa).unwrap();
                     let right = product(&weight, &x.iter().map(|&v| f64::from(v)).collect::<Vec<_>>());
-                    let case = Case::new(&weight, &x);
+                    let case = Case { steps, ..Case::new(&weight, &x) };
                     let (whole, what) = (case.run(0, 9), format!("{stored} {rows}x{cols} as {format}, {isa}"));
                     check(&whole, &right, 1.0 / 30_000.0, &what);
                     for first in 0..9 {
@@ -154,14 +178,14 @@ fn products_of_packed_int4_agree_with_f64_in_every_group_and_scale_type() {
         let x = random.values(9 * tensor.cols);
         for format in [WeightFormat::Int4, WeightFormat::Int8] {
             let weight = pack(&tensor, format, Isa::Scalar);
-            let right = product(&weight, &effective(&weight, &x));
-            for isa in Isa::available() {
+            let right = product(&weight, &effective(&weight, StepRows::Many, &x));
+            for (isa, steps) in kernels() {
                 let weight = pack(&tensor, format, isa);
-                let whole = Case::new(&weight, &x).run(0, 9);
+                let whole = Case { steps, ..Case::new(&weight, &x) }.run(0, 9);
                 let what = format!("{} {}x{} as {format}, {isa}", tensor.format, tensor.rows, tensor.cols);
                 check(&whole, &right, 2e-6, &what);
                 for first in 0..9 {
-                    let alone = Case { chunk: 1, ..Case::new(&weight, &x) }.run(first, 1);
+                    let alone = Case { steps, chunk: 1, ..Case::new(&weight, &x) }.run(first, 1);
                     assert_eq!(alone, whole[first * tensor.rows..][..tensor.rows], "{what}, row {first}");
                 }
             }
@@ -184,16 +208,16 @@ fn a_row_does_not_depend_on_its_batch_or_on_how_panels_are_split() {
         let tensor = Tensor::random(stored, 139, 320, &mut random);
         let x = random.values(70 * 320);
         for format in WEIGHT_FORMATS {
-            for isa in Isa::available() {
+            for (isa, steps) in kernels() {
                 let weight = pack(&tensor, format, isa);
-                let whole = Case::new(&weight, &x).run(0, 70);
+                let whole = Case { steps, ..Case::new(&weight, &x) }.run(0, 70);
                 for row in 0..70 {
-                    let alone = Case { chunk: 1 + row % 5, ..Case::new(&weight, &x) }.run(row, 1);
-                    assert_eq!(alone, whole[row * 139..][..139], "{stored} as {format}, {isa}, row {row}");
+                    let alone = Case { steps, chunk: 1 + row % 5, ..Case::new(&weight, &x) }.run(row, 1);
+                    assert_eq!(alone, whole[row * 139..][..139], "{stored} as {format}, {isa} {steps:?}, row {row}");
                 }
                 for count in ROWS {
-                    let part = Case { chunk: 3, ..Case::new(&weight, &x) }.run(70 - count, count);
-                    assert_eq!(part, whole[(70 - count) * 139..], "{stored} as {format}, {isa}, {count} rows");
+                    let part = Case { steps, chunk: 3, ..Case::new(&weight, &x) }.run(70 - count, count);
+                    assert_eq!(part, whole[(70 - count) * 139..], "{stored} as {format}, {isa} {steps:?}, {count} rows");
                 }
             }
         }
@@ -206,16 +230,16 @@ fn bias_and_residual_are_added() {
     let tensor = Tensor::random(TensorFormat::Q4_1, 45, 96, &mut random);
     let (x, bias) = (random.values(7 * 96), random.values(45));
     for format in WEIGHT_FORMATS {
-        for isa in Isa::available() {
+        for (isa, steps) in kernels() {
             let weight = pack(&tensor, format, isa);
-            let plain = Case::new(&weight, &x).run(0, 7);
+            let plain = Case { steps, ..Case::new(&weight, &x) }.run(0, 7);
             for mode in [LinearMode::Store, LinearMode::Add] {
                 for bias in [None, Some(bias.as_slice())] {
-                    let out = Case { bias, mode, ..Case::new(&weight, &x) }.run(0, 7);
+                    let out = Case { steps, bias, mode, ..Case::new(&weight, &x) }.run(0, 7);
                     for (i, (got, sum)) in out.iter().zip(&plain).enumerate() {
                         let value = sum + bias.map_or(0.0, |bias| bias[i % 45]);
                         let want = if mode == LinearMode::Add { BEFORE + value } else { value };
-                        assert_eq!(*got, want, "{format}, {isa}, {mode:?}");
+                        assert_eq!(*got, want, "{format}, {isa} {steps:?}, {mode:?}");
                     }
                 }
             }
@@ -238,6 +262,7 @@ fn every_quantizer_gives_the_same_bits() {
             let mut out = vec![0.0; 5];
             let task = LinearTask {
                 weight: &weight,
+                form: weight.form(StepRows::Many),
                 x: x.as_ptr(),
                 x_stride: cols,
                 rows: 5,
@@ -284,14 +309,14 @@ fn extreme_codes_do_not_saturate() {
             for sign in [1.0f32, -1.0] {
                 let x = vec![sign; 32];
                 for format in [WeightFormat::Int8, WeightFormat::Int4] {
-                    for isa in Isa::available() {
+                    for (isa, steps) in kernels() {
                         let weight = pack(&tensor, format, isa);
-                        let right = product(&weight, &effective(&weight, &x));
+                        let right = product(&weight, &effective(&weight, steps, &x));
                         check(
-                            &Case::new(&weight, &x).run(0, 1),
+                            &Case { steps, ..Case::new(&weight, &x) }.run(0, 1),
                             &right,
                             1e-6,
-                            &format!("{stored} as {format}, {isa}, {fill:#x}"),
+                            &format!("{stored} as {format}, {isa} {steps:?}, {fill:#x}"),
                         );
                     }
                 }
@@ -308,15 +333,15 @@ fn what_is_not_finite_shows_in_its_own_row_alone() {
         let mut x = random.values(5 * 96);
         x[2 * 96 + 50] = bad;
         for format in WEIGHT_FORMATS {
-            for isa in Isa::available() {
+            for (isa, steps) in kernels() {
                 for compute in [CpuCompute::Fast, CpuCompute::Precise] {
                     let weight = PackedWeight::pack(&[tensor.view()], format, compute, isa).unwrap();
-                    let out = Case::new(&weight, &x).run(0, 5);
+                    let out = Case { steps, ..Case::new(&weight, &x) }.run(0, 5);
                     for (row, out) in out.chunks(32).enumerate() {
                         assert_eq!(
                             out.iter().any(|v| !v.is_finite()),
                             row == 2,
-                            "{format}, {isa}, {compute:?}, {bad}, row {row}"
+                            "{format}, {isa} {steps:?}, {compute:?}, {bad}, row {row}"
                         );
                     }
                 }

@@ -13,9 +13,13 @@ use millrace_ops::{BackendError, KvFormat};
 
 use super::Checked;
 use super::softmax::{Row, Softmax};
-use super::tile::{PART, PageBlocks, Tile, Work, attend, finish, merge_into};
+use super::tile::{PART, PageBlocks, Products, Tile, Work, attend, finish, merge_into};
+#[cfg(target_arch = "x86_64")]
+use super::tiled;
 use crate::isa::Isa;
+use crate::linear::StepRows;
 use crate::ops::step::{KEYS, Preceding, VALUES, Walk};
+use crate::pool::Compute;
 use crate::simd::vector::Vector;
 use crate::task::{Task, Worker, product};
 
@@ -23,11 +27,14 @@ use crate::task::{Task, Worker, product};
 const TILE_QUERIES: usize = 96;
 /// Fewer items than this per worker, and decode rows are cut into parts.
 const ITEMS_PER_WORKER: usize = 4;
+/// Channels of BF16 that a tile holds.
+const TILE_CHANNELS: usize = 32;
 /// Most shared scratch for parts; contexts beyond it are not cut.
 const MAX_SHARED_BYTES: usize = 64 << 20;
 
 pub(super) struct BlockedAttend {
     checked: Checked,
+    products: Products,
 }
 
 /// What a worker does with an item.
@@ -49,8 +56,15 @@ impl BlockedAttend {
         checked.head_dim().is_multiple_of(lanes) && page_tokens.is_multiple_of(16) && PART.is_multiple_of(page_tokens)
     }
 
-    pub(super) fn new(checked: Checked) -> Self {
-        Self { checked }
+    pub(super) fn new(checked: Checked, compute: Compute) -> Self {
+        let keys = &checked.cache.layout;
+        // By what does not change from step to step, so that a row's result does not depend on the rows beside it. With one row
+        // a sequence, bringing keys and values into the form of tiles costs more than vectors need.
+        let tiles = compute.isa == Isa::Amx
+            && compute.step_rows() == StepRows::Many
+            && keys.format == KvFormat::Bf16
+            && checked.head_dim().is_multiple_of(TILE_CHANNELS);
+        Self { checked, products: if tiles { Products::Tiles } else { Products::Vectors } }
     }
 
     fn tile_rows(&self) -> usize {
@@ -148,13 +162,14 @@ impl BlockedAttend {
         let queries = item.rows * group;
         let mut work =
             Work::new(worker.scratch.floats(Work::floats(queries, head_dim, page_tokens))?, queries, head_dim, page_tokens);
-        for (row, to) in work.queries.chunks_exact_mut(group * head_dim).enumerate() {
+        for (row, to) in work.queries.chunks_exact_mut(group * head_dim).take(item.rows).enumerate() {
             // SAFETY: `x` is written by nobody in this phase.
             to.copy_from_slice(unsafe { checked.queries(item.first_row + row, item.kv_head) });
         }
         let format: KvFormat = checked.cache.layout.format;
         let (rows, position, scale) = (item.rows, item.position, checked.scale);
-        let tile = Tile { pages, first_token, format, page_tokens, head_dim, group, rows, position, scale };
+        let products = self.products;
+        let tile = Tile { pages, first_token, format, page_tokens, head_dim, group, rows, position, scale, products };
         let parts = item.part.map_or(0..tile.parts(), |part| part..part + 1);
         // SAFETY: the instruction set is the machine's (checked when the backend was made); pages were resolved above.
         unsafe { dispatch(worker.isa, Call::Attend { tile: &tile, parts }, &mut work) };
@@ -184,7 +199,7 @@ impl BlockedAttend {
         let page_tokens = checked.cache.layout.page_tokens;
         let mut work =
             Work::new(worker.scratch.floats(Work::floats(group, head_dim, page_tokens))?, group, head_dim, page_tokens);
-        work.sums.copy_from_slice(&stored[..group * head_dim]);
+        work.sums[..group * head_dim].copy_from_slice(&stored[..group * head_dim]);
         work.softmax.copy_from_slice(&stored[group * head_dim..][..group * 2]);
         for part in stored.chunks_exact(floats).skip(1) {
             // SAFETY: the instruction set is the machine's.
@@ -289,11 +304,13 @@ enum Call<'a> {
 unsafe fn dispatch(isa: Isa, call: Call<'_>, work: &mut Work<'_>) {
     // SAFETY: this function's condition.
     unsafe {
-        match isa {
+        match (isa, call) {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => with_avx512(call, work),
+            (Isa::Amx, Call::Attend { tile, parts }) if tile.products == Products::Tiles => tiled::attend(tile, parts, work),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => with_avx2(call, work),
+            (Isa::Avx512 | Isa::Amx, call) => with_avx512(call, work),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx2, call) => with_avx2(call, work),
             // `lower` gives other sets the plain form.
             _ => unreachable!("blocked attention without vectors"),
         }

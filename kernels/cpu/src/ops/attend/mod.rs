@@ -1,5 +1,5 @@
 //! Attend: causal grouped-query attention over pages. This file checks arguments and cuts the work; the arithmetic is in
-//! `plain` (reference) and `blocked` (vectors). Knows no model.
+//! `plain` (reference) and `blocked` (vectors, and tiles where the machine has them). Knows no model.
 
 mod blocked;
 pub(in crate::ops) mod element;
@@ -7,6 +7,8 @@ pub(in crate::ops) mod kernels;
 pub(in crate::ops) mod plain;
 pub(in crate::ops) mod softmax;
 mod tile;
+#[cfg(target_arch = "x86_64")]
+mod tiled;
 
 use millrace_ops::{Attend, BackendError};
 
@@ -89,7 +91,7 @@ impl Checked {
 pub(crate) fn lower(arguments: Arguments, op: Attend, compute: Compute) -> Result<Box<dyn Task>, BackendError> {
     let checked = Checked::new(arguments, op)?;
     Ok(match compute.lanes() {
-        Some(lanes) if BlockedAttend::fits(&checked, lanes) => Box::new(BlockedAttend::new(checked)),
+        Some(lanes) if BlockedAttend::fits(&checked, lanes) => Box::new(BlockedAttend::new(checked, compute)),
         _ => Box::new(PlainAttend::new(checked)),
     })
 }

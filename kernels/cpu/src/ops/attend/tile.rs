@@ -16,7 +16,11 @@ use millrace_ops::KvFormat;
 /// Tokens of a part.
 pub(super) const PART: usize = 256;
 /// Floats from one query row's scores to the next: a power of two would put all rows into a few sets of the cache.
-const STRIDE: usize = PART + 16;
+pub(super) const STRIDE: usize = PART + 16;
+/// BF16 numbers from one query row's weights to the next: an odd number of lines.
+pub(super) const WEIGHT_STRIDE: usize = PART + 32;
+/// Query rows that scratch has behind the last one: products in tiles compute 16 rows at a time, whatever is in them.
+const SPARE_QUERIES: usize = 15;
 /// From this number of query rows on it pays to widen a page once for all.
 const WIDEN_ROWS: usize = 12;
 
@@ -43,45 +47,80 @@ pub(super) struct Tile<'a> {
     /// Position of the first row.
     pub(super) position: usize,
     pub(super) scale: f32,
+    pub(super) products: Products,
 }
 
-/// Scratch of one worker for tiles of up to `queries` query rows (row r, head g at `r * group + g`).
+/// What products of keys and values are computed with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Products {
+    /// f32 vectors.
+    Vectors,
+    /// Tiles of BF16 (`tiled`).
+    Tiles,
+}
+
+/// Scratch of one worker for tiles of up to `queries` query rows (row r, head g at `r * group + g`), and spare rows behind them.
 pub(super) struct Work<'a> {
     /// `[queries, head_dim]`
     pub(super) queries: &'a mut [f32],
     /// `[queries, STRIDE]`: scores, then weights.
-    scores: &'a mut [f32],
+    pub(super) scores: &'a mut [f32],
     /// `[queries, head_dim]`: sums of the part at hand, where it is not the first.
-    part_sums: &'a mut [f32],
+    pub(super) part_sums: &'a mut [f32],
     /// `[queries, head_dim]`
     pub(super) sums: &'a mut [f32],
     /// `[queries, 2]`: largest and sum.
     pub(super) softmax: &'a mut [f32],
     part_softmax: &'a mut [f32],
     /// A page's keys or values as floats.
-    block: &'a mut [f32],
+    pub(super) block: &'a mut [f32],
     score_factors: &'a mut [f32],
     weight_factors: &'a mut [f32],
+    /// Operands of tiles of BF16.
+    pub(super) operands: Operands<'a>,
+}
+
+/// Queries and weights in two parts of BF16 each, and a part's keys or values (`tiled`).
+pub(super) struct Operands<'a> {
+    /// `[queries][2 parts][head_dim]`
+    pub(super) queries: &'a mut [u16],
+    /// `[queries][2 parts][WEIGHT_STRIDE]`
+    pub(super) weights: &'a mut [u16],
+    /// `[PART * head_dim]`
+    pub(super) packed: &'a mut [u16],
 }
 
 impl<'a> Work<'a> {
     pub(super) fn floats(queries: usize, head_dim: usize, page_tokens: usize) -> usize {
-        queries * (3 * head_dim + STRIDE + 4) + page_tokens * head_dim + 2 * PART
+        let padded = queries + SPARE_QUERIES;
+        padded * (4 * head_dim + STRIDE + WEIGHT_STRIDE) + queries * 4 + page_tokens * head_dim + 2 * PART + PART * head_dim / 2
     }
 
     /// Cuts `scratch`, of [`Self::floats`] floats.
     pub(super) fn new(scratch: &'a mut [f32], queries: usize, head_dim: usize, page_tokens: usize) -> Self {
+        let padded = queries + SPARE_QUERIES;
         // Vectors' widths divide all sizes but the last, so each slice begins aligned.
-        let (scores, rest) = scratch.split_at_mut(queries * STRIDE);
+        let (scores, rest) = scratch.split_at_mut(padded * STRIDE);
         let (score_factors, rest) = rest.split_at_mut(PART);
         let (weight_factors, rest) = rest.split_at_mut(PART);
         let (block, rest) = rest.split_at_mut(page_tokens * head_dim);
-        let (queries_part, rest) = rest.split_at_mut(queries * head_dim);
-        let (part_sums, rest) = rest.split_at_mut(queries * head_dim);
-        let (sums, rest) = rest.split_at_mut(queries * head_dim);
+        let (queries_part, rest) = rest.split_at_mut(padded * head_dim);
+        let (part_sums, rest) = rest.split_at_mut(padded * head_dim);
+        let (sums, rest) = rest.split_at_mut(padded * head_dim);
+        let (split, rest) = rest.split_at_mut(padded * head_dim);
+        let (weights, rest) = rest.split_at_mut(padded * WEIGHT_STRIDE);
+        let (packed, rest) = rest.split_at_mut(PART * head_dim / 2);
         let (softmax, part_softmax) = rest.split_at_mut(queries * 2);
-        Self { queries: queries_part, scores, part_sums, sums, softmax, part_softmax, block, score_factors, weight_factors }
+        let operands = Operands { queries: halves(split), weights: halves(weights), packed: halves(packed) };
+        let queries = queries_part;
+        Self { queries, scores, part_sums, sums, softmax, part_softmax, block, score_factors, weight_factors, operands }
     }
+}
+
+/// Floats as twice as many 16-bit numbers with any contents.
+fn halves(floats: &mut [f32]) -> &mut [u16] {
+    // SAFETY: every f32 is two u16 of smaller alignment, and any bits are a number of either type.
+    unsafe { std::slice::from_raw_parts_mut(floats.as_mut_ptr().cast(), floats.len() * 2) }
 }
 
 /// What to ask for before it is read.
@@ -95,7 +134,7 @@ enum Ahead {
 
 /// Which of a row's two sets of sums a part goes to.
 #[derive(Clone, Copy, PartialEq)]
-enum Target {
+pub(super) enum Target {
     /// The row's own.
     Row,
     /// Aside, to be merged.
@@ -103,17 +142,22 @@ enum Target {
 }
 
 impl Tile<'_> {
-    fn page(&self, position: usize) -> PageBlocks {
+    pub(super) fn page(&self, position: usize) -> PageBlocks {
         self.pages[(position - self.first_token) / self.page_tokens]
     }
 
-    fn context(&self) -> usize {
+    pub(super) fn context(&self) -> usize {
         self.position + self.rows
     }
 
     /// First row that sees `position`.
-    fn first_seeing(&self, position: usize) -> usize {
+    pub(super) fn first_seeing(&self, position: usize) -> usize {
         position.saturating_sub(self.position).min(self.rows)
+    }
+
+    /// Tokens of the part at `start` that a query sees, which sees its first.
+    pub(super) fn seen(&self, query: usize, start: usize) -> usize {
+        PART.min(self.position + query / self.group + 1 - start)
     }
 
     pub(super) fn parts(&self) -> usize {
@@ -192,26 +236,51 @@ unsafe fn attend_part<V: Vector, E: Element>(tile: &Tile<'_>, start: usize, targ
             page_scores::<V, E>(task, work.block);
             token += page_tokens;
         }
-        let (sums, softmax) = match target {
-            Target::Row => (&mut *work.sums, &mut *work.softmax),
-            Target::Aside => (&mut *work.part_sums, &mut *work.part_softmax),
-        };
-        let first = tile.first_seeing(start);
-        let factors = Factors { scores: work.score_factors.as_ptr(), weights: work.weight_factors.as_ptr() };
-        for query in first * group..tile.rows * group {
-            let seen = tokens.min(tile.position + query / group + 1 - start);
-            let part = softmax::softmax::<V>(work.scores.as_mut_ptr().add(query * STRIDE), factors, seen, f32::NEG_INFINITY);
-            softmax[query * 2] = part.largest;
-            softmax[query * 2 + 1] = part.sum;
-        }
-        sums[first * group * head_dim..tile.rows * group * head_dim].fill(0.0);
-        let mut token = 0;
-        while token < tokens {
-            let count = page_tokens.min(tokens - token);
-            tile.ask_ahead::<E>(start + token, Ahead::Keys(PART / page_tokens));
-            page_values::<V, E>(tile, (start, token, count), (work.scores, sums), work.block);
-            token += page_tokens;
-        }
+        weigh::<V>(tile, start, target, work);
+        add_values::<V, E>(tile, start, target, work);
+    }
+}
+
+/// Turns the scores of a part into weights.
+///
+/// # Safety
+/// As [`attend`]; the part's scores and factors are in `work`.
+#[inline(always)]
+pub(super) unsafe fn weigh<V: Vector>(tile: &Tile<'_>, start: usize, target: Target, work: &mut Work<'_>) {
+    let softmax = match target {
+        Target::Row => &mut *work.softmax,
+        Target::Aside => &mut *work.part_softmax,
+    };
+    let factors = Factors { scores: work.score_factors.as_ptr(), weights: work.weight_factors.as_ptr() };
+    for query in tile.first_seeing(start) * tile.group..tile.rows * tile.group {
+        let scores = work.scores[query * STRIDE..][..STRIDE].as_mut_ptr();
+        // SAFETY: this function's condition; a row's scores were just cut out, and a part has at most `PART` tokens.
+        let part = unsafe { softmax::softmax::<V>(scores, factors, tile.seen(query, start), f32::NEG_INFINITY) };
+        softmax[query * 2] = part.largest;
+        softmax[query * 2 + 1] = part.sum;
+    }
+}
+
+/// Sums of a part's values by the weights in `work`.
+///
+/// # Safety
+/// As [`attend`].
+#[inline(always)]
+unsafe fn add_values<V: Vector, E: Element>(tile: &Tile<'_>, start: usize, target: Target, work: &mut Work<'_>) {
+    let tokens = PART.min(tile.context() - start);
+    let (row_floats, page_tokens) = (tile.group * tile.head_dim, tile.page_tokens);
+    let sums = match target {
+        Target::Row => &mut *work.sums,
+        Target::Aside => &mut *work.part_sums,
+    };
+    sums[tile.first_seeing(start) * row_floats..tile.rows * row_floats].fill(0.0);
+    let mut token = 0;
+    while token < tokens {
+        let count = page_tokens.min(tokens - token);
+        tile.ask_ahead::<E>(start + token, Ahead::Keys(PART / page_tokens));
+        // SAFETY: this function's condition; these tokens are the part's.
+        unsafe { page_values::<V, E>(tile, (start, token, count), (work.scores, sums), work.block) };
+        token += page_tokens;
     }
 }
 
@@ -278,7 +347,7 @@ unsafe fn page_values<V: Vector, E: Element>(
 /// # Safety
 /// As [`attend`].
 #[inline(always)]
-unsafe fn set_factors<V: Vector>(tile: &Tile<'_>, start: usize, tokens: usize, work: &mut Work<'_>) {
+pub(super) unsafe fn set_factors<V: Vector>(tile: &Tile<'_>, start: usize, tokens: usize, work: &mut Work<'_>) {
     let scale = tile.scale * std::f32::consts::LOG2_E;
     if tile.format != KvFormat::Fp8 {
         work.score_factors.fill(scale);
@@ -302,7 +371,7 @@ unsafe fn set_factors<V: Vector>(tile: &Tile<'_>, start: usize, tokens: usize, w
 /// # Safety
 /// As [`attend`].
 #[inline(always)]
-unsafe fn merge_part<V: Vector>(tile: &Tile<'_>, start: usize, work: &mut Work<'_>) {
+pub(super) unsafe fn merge_part<V: Vector>(tile: &Tile<'_>, start: usize, work: &mut Work<'_>) {
     for query in tile.first_seeing(start) * tile.group..tile.rows * tile.group {
         let later = Softmax { largest: work.part_softmax[query * 2], sum: work.part_softmax[query * 2 + 1] };
         // SAFETY: this function's condition; `query` is below the rows that `work` was made for.

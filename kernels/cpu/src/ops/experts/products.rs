@@ -9,6 +9,7 @@ use crate::linear::{LinearTask, PackedWeight, multiply, quantize};
 use crate::memory::Region;
 use crate::ops::step::Walk;
 use crate::ops::weights::PreparedSet;
+use crate::pool::Compute;
 use crate::task::{Arguments, Task, Worker, product};
 
 /// Two phases where the weights want quantized rows, else one.
@@ -22,10 +23,10 @@ pub(crate) struct LinearExpertsTask {
 }
 
 impl LinearExpertsTask {
-    pub(crate) fn new(arguments: Arguments, op: LinearExperts) -> Result<Self, BackendError> {
+    pub(crate) fn new(arguments: Arguments, op: LinearExperts, compute: Compute) -> Result<Self, BackendError> {
         let LinearExperts { x, weights, by, out, rows } = op;
         let slots = slot_count(arguments, &by, rows)?;
-        let weights = PreparedSet::new(arguments, weights)?;
+        let weights = PreparedSet::new(arguments, weights, compute.step_rows())?;
         arguments.require(weights.count() == by.experts, || format!("{} weights for {} experts", weights.count(), by.experts))?;
         let x = arguments.region("x", x, product(&[slots, weights.cols, 4]))?;
         let out = arguments.region("out", out, product(&[slots, weights.rows, 4]))?;
@@ -43,6 +44,7 @@ impl LinearExpertsTask {
         let out = self.out.address_of::<f32>(self.slots * width).wrapping_add(first * width);
         LinearTask {
             weight,
+            form: self.weights.form,
             x,
             x_stride: cols,
             rows: count,
@@ -69,11 +71,11 @@ impl LinearExpertsTask {
 
 impl Task for LinearExpertsTask {
     fn phases(&self) -> usize {
-        if self.weights.quantizes_rows { 2 } else { 1 }
+        if self.weights.form.in_scratch() { 2 } else { 1 }
     }
 
     fn quantized(&self) -> Option<(usize, usize)> {
-        self.weights.quantizes_rows.then_some((self.slots * self.weights.passes, self.weights.cols))
+        self.weights.form.in_scratch().then_some((self.slots * self.weights.form.passes(), self.weights.cols))
     }
 
     fn run(&self, phase: usize, worker: &mut Worker<'_>) -> Result<(), BackendError> {

@@ -1,0 +1,324 @@
+//! Blocked attention's products with AMX tiles, for BF16 pages. Softmax and merging of parts are those of `tile`.
+//!
+//! ```text
+//! scores  = queries  x  keys of a part, packed:   [16 tokens][32 channels] as a tile
+//! sums    = weights  x  values of a part, packed: [16 channels][32 tokens] as a tile
+//!
+//! queries and weights are sums of two BF16 numbers, 16 bits of the 24 of an f32; keys and values are as they are in the page
+//!
+//! a packed tile: 16 lines of 64 bytes; line i holds of each of 16 columns the pair (2i, 2i+1) of the 32 that are summed over
+//! ```
+//!
+//! Keys lie in pages channel after channel, values token after token, so that either way packing interleaves two rows.
+//!
+//! A row does not see what lies behind it in its own sequence: its scores there are replaced and its weights zero. A value that is
+//! not finite shows through a weight of zero; where sums turn out not to be finite they are made again, with zeros for such values,
+//! which are then added to the rows that see them.
+
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use super::tile::{PART, STRIDE, Target as Kept, Tile, WEIGHT_STRIDE, Work, merge_part, set_factors, weigh};
+use crate::simd::amx::{self, Configured, Operands, TILE_BYTES, TILE_ROWS, Target};
+use crate::simd::avx512::Avx512;
+
+/// Rows, columns of one panel, and numbers summed over, of a tile.
+const ROWS: usize = TILE_ROWS;
+const COLUMNS: usize = 16;
+const DEPTH: usize = 32;
+/// BF16 numbers that a query's channel, and a weight, is the sum of.
+const PARTS: usize = 2;
+/// How values are packed.
+const AS_THEY_ARE: u8 = 0;
+const FINITE: u8 = 1;
+/// Numbers of a packed tile.
+const TILE_NUMBERS: usize = TILE_BYTES / 2;
+
+/// As `tile::attend`, for a tile with `Products::Tiles`.
+///
+/// # Safety
+/// As there, for [`Avx512`]; [`crate::Isa::Amx`] is available.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+pub(super) unsafe fn attend(tile: &Tile<'_>, parts: Range<usize>, work: &mut Work<'_>) {
+    // SAFETY: this function's condition.
+    unsafe {
+        let configured = Configured::new();
+        split_queries(tile, work);
+        for part in parts.clone() {
+            let (start, kept) = (part * PART, if part == parts.start { Kept::Row } else { Kept::Aside });
+            set_factors::<Avx512>(tile, start, PART.min(tile.context() - start), work);
+            scores(tile, start, work, &configured);
+            weigh::<Avx512>(tile, start, kept, work);
+            split_weights(tile, start, work);
+            pack_values::<AS_THEY_ARE>(tile, start, work.operands.packed);
+            sums(tile, start, kept, work, &configured);
+            if !all_finite(kept_sums(work, kept), tile, start) {
+                pack_values::<FINITE>(tile, start, work.operands.packed);
+                sums(tile, start, kept, work, &configured);
+                add_what_is_not_finite(tile, start, kept, work);
+            }
+            if kept == Kept::Aside {
+                merge_part::<Avx512>(tile, start, work);
+            }
+        }
+    }
+}
+
+/// Tokens of the part at `start`, as many as whole tiles hold.
+fn whole_tokens(tile: &Tile<'_>, start: usize) -> usize {
+    PART.min(tile.context() - start).next_multiple_of(DEPTH)
+}
+
+/// Runs of up to 32 query rows that see the part at `start`: the first one, how many, and how many tokens the last of them sees.
+fn runs(tile: &Tile<'_>, start: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+    let queries = tile.rows * tile.group;
+    let seen = move |query| tile.seen(query, start);
+    (tile.first_seeing(start) * tile.group..queries).step_by(2 * ROWS).map(move |first| {
+        let count = (queries - first).min(2 * ROWS);
+        (first, count, seen(first + count - 1))
+    })
+}
+
+/// # Safety
+/// AVX-512 F, VL and BF16 are available; `work` was made for the tile.
+#[target_feature(enable = "avx512f,avx512vl,avx512bf16")]
+unsafe fn split_queries(tile: &Tile<'_>, work: &mut Work<'_>) {
+    let head_dim = tile.head_dim;
+    let rows = work.queries.chunks_exact(head_dim).zip(work.operands.queries.chunks_exact_mut(PARTS * head_dim));
+    for (query, parts) in rows.take(tile.rows * tile.group) {
+        let (high, low) = parts.split_at_mut(head_dim);
+        for ((query, high), low) in query.chunks_exact(16).zip(high.chunks_exact_mut(16)).zip(low.chunks_exact_mut(16)) {
+            // SAFETY: each chunk is a vector, `head_dim` being a multiple of 32.
+            unsafe { put_parts(_mm512_loadu_ps(query.as_ptr()), high.as_mut_ptr(), low.as_mut_ptr()) };
+        }
+    }
+}
+
+/// # Safety
+/// `high` and `low` have room for 16 numbers; AVX-512 F, VL and BF16 are available.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vl,avx512bf16")]
+unsafe fn put_parts(x: __m512, high: *mut u16, low: *mut u16) {
+    let rounded = amx::rounded(x);
+    // SAFETY: this function's condition.
+    unsafe {
+        _mm256_storeu_si256(high.cast(), rounded);
+        _mm256_storeu_si256(low.cast(), amx::rounded(_mm512_sub_ps(x, amx::widened(rounded))));
+    }
+}
+
+/// Scores of all rows that see the part at `start`.
+///
+/// # Safety
+/// As [`attend`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+unsafe fn scores(tile: &Tile<'_>, start: usize, work: &mut Work<'_>, configured: &Configured) {
+    let (head_dim, steps) = (tile.head_dim, tile.head_dim / DEPTH);
+    // SAFETY: this function's condition.
+    unsafe { pack_keys(tile, start, work.operands.packed) };
+    for (first, count, seen) in runs(tile, start) {
+        let queries = work.operands.queries[first * PARTS * head_dim..].as_ptr();
+        for token in (0..seen).step_by(2 * COLUMNS) {
+            let panel = |p| work.operands.packed[(token / COLUMNS + p) * steps * TILE_NUMBERS..].as_ptr().cast();
+            let operands = Operands {
+                x: queries.cast(),
+                row_bytes: PARTS * head_dim * 2,
+                part_bytes: head_dim * 2,
+                parts: PARTS,
+                w: [panel(0), panel(1)],
+                steps,
+                ahead: queries.cast(),
+                ahead_bytes: 0,
+            };
+            let scores = work.scores[first * STRIDE + token..].as_mut_ptr();
+            // SAFETY: `count` queries from `first` and spare rows behind them are in `work`, as are their scores; both blocks of
+            // tokens were packed.
+            unsafe { multiply(&operands, (scores, STRIDE), count, configured) };
+        }
+    }
+}
+
+/// # Safety
+/// As [`attend`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+unsafe fn split_weights(tile: &Tile<'_>, start: usize, work: &mut Work<'_>) {
+    let whole = whole_tokens(tile, start);
+    for query in tile.first_seeing(start) * tile.group..tile.rows * tile.group {
+        let (weights, seen) = (&work.scores[query * STRIDE..][..whole], tile.seen(query, start));
+        let parts = &mut work.operands.weights[query * PARTS * WEIGHT_STRIDE..][..PARTS * WEIGHT_STRIDE];
+        let (high, low) = parts.split_at_mut(WEIGHT_STRIDE);
+        let parts = high.chunks_exact_mut(16).zip(low.chunks_exact_mut(16));
+        for (i, (weights, (high, low))) in weights.chunks_exact(16).zip(parts).enumerate() {
+            let mask = (0xffff_u32 >> 16_usize.saturating_sub(seen.saturating_sub(i * 16))) as u16;
+            // SAFETY: each chunk is a vector.
+            unsafe { put_parts(_mm512_maskz_loadu_ps(mask, weights.as_ptr()), high.as_mut_ptr(), low.as_mut_ptr()) };
+        }
+    }
+}
+
+fn kept_sums<'a>(work: &'a mut Work<'_>, kept: Kept) -> &'a mut [f32] {
+    match kept {
+        Kept::Row => work.sums,
+        Kept::Aside => work.part_sums,
+    }
+}
+
+/// Whether the sums of all rows that see the part at `start` are finite.
+#[target_feature(enable = "avx512f,avx512bw")]
+fn all_finite(sums: &[f32], tile: &Tile<'_>, start: usize) -> bool {
+    let row = tile.group * tile.head_dim;
+    let exponent = _mm512_set1_epi32(0x7f80_0000);
+    let mut not_finite = 0;
+    for sums in sums[tile.first_seeing(start) * row..tile.rows * row].chunks_exact(16) {
+        // SAFETY: each chunk is a vector.
+        let bits = unsafe { _mm512_loadu_si512(sums.as_ptr().cast()) };
+        not_finite |= _mm512_cmpeq_epi32_mask(_mm512_and_si512(bits, exponent), exponent);
+    }
+    not_finite == 0
+}
+
+/// Sums of the values of the part at `start`, which were packed, by the weights, which were split.
+///
+/// # Safety
+/// As [`attend`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+unsafe fn sums(tile: &Tile<'_>, start: usize, kept: Kept, work: &mut Work<'_>, configured: &Configured) {
+    let (head_dim, whole) = (tile.head_dim, whole_tokens(tile, start));
+    for (first, count, seen) in runs(tile, start) {
+        let weights = work.operands.weights[first * PARTS * WEIGHT_STRIDE..].as_ptr();
+        for channel in (0..head_dim).step_by(2 * COLUMNS) {
+            let panel = |p| work.operands.packed[(channel / COLUMNS + p) * (whole / DEPTH) * TILE_NUMBERS..].as_ptr().cast();
+            let operands = Operands {
+                x: weights.cast(),
+                row_bytes: PARTS * WEIGHT_STRIDE * 2,
+                part_bytes: WEIGHT_STRIDE * 2,
+                parts: PARTS,
+                w: [panel(0), panel(1)],
+                steps: seen.div_ceil(DEPTH),
+                ahead: weights.cast(),
+                ahead_bytes: 0,
+            };
+            let sums = kept_sums(work, kept)[first * head_dim + channel..].as_mut_ptr();
+            // SAFETY: as in `scores`.
+            unsafe { multiply(&operands, (sums, head_dim), count, configured) };
+        }
+    }
+}
+
+/// Products of up to 32 rows with 32 columns, into rows `stride` floats apart.
+///
+/// # Safety
+/// `operands` as in [`amx::two`]; rows up to a multiple of 16 can be read and written.
+unsafe fn multiply(operands: &Operands, (to, stride): (*mut f32, usize), rows: usize, configured: &Configured) {
+    let target = |row: usize, column: usize| Target { start: to.wrapping_add(row * stride + column), row_bytes: stride * 4 };
+    let first = [target(0, 0), target(0, COLUMNS)];
+    // SAFETY: this function's condition.
+    unsafe {
+        if rows > ROWS {
+            amx::two(operands, [first, [target(ROWS, 0), target(ROWS, COLUMNS)]], configured);
+        } else {
+            amx::one(operands, first, configured);
+        }
+    }
+}
+
+/// Two rows of 16 numbers, interleaved.
+///
+/// # Safety
+/// 16 numbers at each; AVX-512 F is available.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn interleaved(even: *const u16, odd: *const u16) -> __m512i {
+    // SAFETY: this function's condition.
+    let (even, odd) = unsafe { (_mm256_loadu_si256(even.cast()), _mm256_loadu_si256(odd.cast())) };
+    _mm512_or_si512(_mm512_cvtepu16_epi32(even), _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(odd)))
+}
+
+/// Keys of the part at `start`, up to whole tiles: `[block of 16 tokens][tile of 32 channels]`. Slots of pages behind the context
+/// hold anything, blocks without a page zeros.
+///
+/// # Safety
+/// As [`attend`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+unsafe fn pack_keys(tile: &Tile<'_>, start: usize, packed: &mut [u16]) {
+    let (tokens, page_tokens) = (PART.min(tile.context() - start), tile.page_tokens);
+    let blocks = packed.chunks_exact_mut(tile.head_dim / DEPTH * TILE_NUMBERS);
+    for (block, to) in blocks.take(whole_tokens(tile, start) / COLUMNS).enumerate() {
+        let token = block * COLUMNS;
+        if token >= tokens {
+            to.fill(0);
+            continue;
+        }
+        let keys = tile.page(start + token).keys.cast::<u16>().wrapping_add((start + token) % page_tokens);
+        for (pair, line) in to.chunks_exact_mut(TILE_NUMBERS / ROWS).enumerate() {
+            // SAFETY: channels `2 * pair` and the next are the page's, 16 tokens of each from the block's first on; a line is a
+            // vector.
+            unsafe {
+                let even = keys.add(2 * pair * page_tokens);
+                _mm512_storeu_si512(line.as_mut_ptr().cast(), interleaved(even, even.add(page_tokens)));
+            }
+        }
+    }
+}
+
+/// Values of the part at `start`, up to whole tiles: `[block of 16 channels][tile of 32 tokens]`, zeros behind the context, and for
+/// what is not finite where `VALUES` is [`FINITE`].
+///
+/// # Safety
+/// As [`attend`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+unsafe fn pack_values<const VALUES: u8>(tile: &Tile<'_>, start: usize, packed: &mut [u16]) {
+    let (tokens, head_dim) = (PART.min(tile.context() - start), tile.head_dim);
+    let whole = whole_tokens(tile, start);
+    let exponent = _mm512_set1_epi16(0x7f80);
+    let zeros = [0u16; COLUMNS];
+    for token in (0..whole).step_by(2) {
+        let line = token / DEPTH * TILE_NUMBERS + token % DEPTH / 2 * (TILE_NUMBERS / ROWS);
+        // A page holds pairs of tokens; behind the context there is nothing.
+        let row = match token < tokens {
+            true => tile.page(start + token).values.cast::<u16>().wrapping_add((start + token) % tile.page_tokens * head_dim),
+            false => std::ptr::null(),
+        };
+        let even = |block: usize| if token < tokens { row.wrapping_add(block * COLUMNS) } else { zeros.as_ptr() };
+        let odd = |block: usize| match token + 1 < tokens {
+            true => row.wrapping_add(head_dim + block * COLUMNS),
+            false => zeros.as_ptr(),
+        };
+        for block in 0..head_dim / COLUMNS {
+            let to = &mut packed[block * (whole / DEPTH) * TILE_NUMBERS + line..][..TILE_NUMBERS / ROWS];
+            // SAFETY: 16 channels of a token within the context, or zeros; a line is a vector.
+            unsafe {
+                let mut pair = interleaved(even(block), odd(block));
+                if VALUES == FINITE {
+                    let bad = _mm512_cmpeq_epi16_mask(_mm512_and_si512(pair, exponent), exponent);
+                    pair = _mm512_maskz_mov_epi16(!bad, pair);
+                }
+                _mm512_storeu_si512(to.as_mut_ptr().cast(), pair);
+            }
+        }
+    }
+}
+
+/// Adds the values of the part at `start` that are not finite, which were packed as zeros, to the rows that see them.
+///
+/// # Safety
+/// As [`attend`].
+#[cold]
+unsafe fn add_what_is_not_finite(tile: &Tile<'_>, start: usize, kept: Kept, work: &mut Work<'_>) {
+    let Work { scores, sums, part_sums, .. } = work;
+    let sums = if kept == Kept::Row { sums } else { part_sums };
+    for token in 0..PART.min(tile.context() - start) {
+        let slot = (start + token) % tile.page_tokens;
+        for channel in 0..tile.head_dim {
+            let at = tile.page(start + token).values.cast::<u16>().wrapping_add(slot * tile.head_dim + channel);
+            // SAFETY: the page has this token's channels.
+            let value = f32::from_bits(u32::from(unsafe { at.read() }) << 16);
+            if value.is_finite() {
+                continue;
+            }
+            for query in tile.first_seeing(start + token) * tile.group..tile.rows * tile.group {
+                sums[query * tile.head_dim + channel] += scores[query * STRIDE + token] * value;
+            }
+        }
+    }
+}
