@@ -4,12 +4,20 @@
 //! A worker that waits longer than two phases should differ waits for one that lost its core to another program. Giving the
 //! core away for good (sleeping, not `sched_yield`, which costs a whole slice of the other program) lets the system move the one
 //! that is waited for here, and lets this one in at once when it is woken.
+//!
+//! Where other programs want the cores all the time, the system may keep two workers on one core: it counts programs, not who
+//! waits for whom. There each spin only keeps the other one from its work, so spinning that was in vain makes workers less patient,
+//! down to sleeping at once; a probe now and then finds out when it pays again.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-/// Spins before a waiting worker sleeps. About 20 us, of the order of what being put to sleep and woken costs.
-const SPINS: u32 = 8_000;
+/// Spins before a patient worker sleeps. About 20 us, of the order of what being put to sleep and woken costs.
+const MOST_SPINS: u32 = 8_000;
+/// The same of the least patient one: about what it takes to look whether the others have just come.
+const FEWEST_SPINS: u32 = 50;
+/// Of so many barriers, impatient workers spin as long as they ever would at one.
+const PROBE_EVERY: u32 = 64;
 
 /// On a cache line of its own (two, since lines are fetched in pairs), so that writers of one do not slow readers of another.
 #[repr(align(128))]
@@ -22,6 +30,8 @@ pub(crate) struct Barrier {
     generation: Line<AtomicU32>,
     /// Workers that sleep, or are about to.
     sleepers: Line<AtomicU32>,
+    /// Spins before a worker sleeps. Written when that changes, which is seldom.
+    patience: Line<AtomicU32>,
     next_chunk: Line<AtomicUsize>,
 }
 
@@ -29,7 +39,8 @@ impl Barrier {
     pub(crate) fn new(workers: usize) -> Self {
         let line = || Line(AtomicUsize::new(0));
         let word = || Line(AtomicU32::new(0));
-        Self { workers, arrived: line(), generation: word(), sleepers: word(), next_chunk: line() }
+        let patience = Line(AtomicU32::new(MOST_SPINS));
+        Self { workers, arrived: line(), generation: word(), sleepers: word(), patience, next_chunk: line() }
     }
 
     /// Returns once all workers have called it. What they wrote before is visible after, and chunks count from 0 again.
@@ -50,11 +61,8 @@ impl Barrier {
             }
             return;
         }
-        for _ in 0..SPINS {
-            if self.generation.0.load(Ordering::Acquire) != generation {
-                return;
-            }
-            std::hint::spin_loop();
+        if self.spin(generation) {
+            return;
         }
         self.sleepers.0.fetch_add(1, Ordering::SeqCst);
         while self.generation.0.load(Ordering::SeqCst) == generation {
@@ -62,6 +70,23 @@ impl Barrier {
             atomic_wait::wait(&self.generation.0, generation);
         }
         self.sleepers.0.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Spins as long as it pays; whether `generation` has ended meanwhile.
+    fn spin(&self, generation: u32) -> bool {
+        let patience = self.patience.0.load(Ordering::Relaxed);
+        let probes = patience < MOST_SPINS && generation.is_multiple_of(PROBE_EVERY);
+        for _ in 0..if probes { MOST_SPINS } else { patience } {
+            if self.generation.0.load(Ordering::Acquire) != generation {
+                if probes {
+                    self.patience.0.store(MOST_SPINS, Ordering::Relaxed);
+                }
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        self.patience.0.store((patience / 2).max(FEWEST_SPINS), Ordering::Relaxed);
+        false
     }
 
     /// The next `chunk` of `total` items that no worker has taken since the last barrier.
@@ -106,6 +131,23 @@ mod tests {
             }
         });
         assert_eq!(barrier.sleepers.0.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn spinning_in_vain_makes_impatient_and_a_probe_makes_patient_again() {
+        let barrier = Barrier::new(2);
+        let patience = || barrier.patience.0.load(Ordering::Relaxed);
+        // Nobody else comes.
+        for halvings in 1..12 {
+            assert!(!barrier.spin(0));
+            assert_eq!(patience(), (MOST_SPINS >> halvings).max(FEWEST_SPINS));
+        }
+        // One that comes while somebody sleeps at once changes nothing, one that comes during a probe does.
+        barrier.generation.0.store(PROBE_EVERY + 2, Ordering::Relaxed);
+        assert!(barrier.spin(PROBE_EVERY + 1));
+        assert_eq!(patience(), FEWEST_SPINS);
+        assert!(barrier.spin(PROBE_EVERY));
+        assert_eq!(patience(), MOST_SPINS);
     }
 
     #[test]
