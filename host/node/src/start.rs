@@ -165,7 +165,7 @@ impl LoadedDevice {
             Compute::Precise => CpuCompute::Precise,
         };
         let backend = CpuBackend::new(CpuOptions { threads, compute, isa: None })?;
-        tracing::info!(device = device.name, threads, "device ready");
+        tracing::info!(device = device.name, architecture = backend.describe().architecture, threads, "device ready");
         Ok(Self { backend: Arc::new(backend), weights: BTreeMap::new(), models: BTreeMap::new() })
     }
 

@@ -1,6 +1,7 @@
 //! Integer products with VNNI: unsigned weight codes times signed activations, 16 output rows per vector.
 //!
-//! A tile is P panels by T rows of activations, its sums in registers. Per block of 32 columns every tile does the same,
+//! A tile is P panels by T rows of the scratch, its sums in registers; both passes over a row are in one tile, so that codes are
+//! unpacked once, and their sums are added up in the end. Per block of 32 columns every tile does the same,
 //! so a row's result does not depend on the tile it is in:
 //!
 //! ```text
@@ -102,17 +103,17 @@ unsafe fn product<const NIBBLES: bool, const SCALE: u8, const OFFSET: u8>(
             Codes::Nibbles | Codes::Narrow => offset_of!(ActivationBlock, zero_8),
         },
     };
-    let tiles = task.rows.div_ceil(TILE_ROWS);
-    let steps = task.passes() * shape.blocks;
+    let passes = task.passes();
+    let tiles = (task.rows * passes).div_ceil(TILE_ROWS);
     for panel in panels.clone().step_by(2) {
-        let mut place =
-            Place { panel, row: 0, scratch, ahead: Ahead::of(task, shape.panel_bytes, (panel + 2, 2), tiles * steps) };
+        let ahead = Ahead::of(task, shape.panel_bytes, (panel + 2, 2), tiles * shape.blocks);
+        let mut place = Place { panel, row: 0, scratch, ahead };
         for tile in 0..tiles {
             // Tiles of nearly equal size.
             let rows = (task.rows - place.row).div_ceil(tiles - tile);
             // SAFETY: the panels are in the range, `place.row + rows <= task.rows`; the rest is the caller's condition.
             unsafe {
-                match (panels.end - panel, rows) {
+                match (panels.end - panel, rows * passes) {
                     (1, 1) => run::<NIBBLES, SCALE, OFFSET, 1, 1>(task, &shape, &place),
                     (1, 2) => run::<NIBBLES, SCALE, OFFSET, 1, 2>(task, &shape, &place),
                     (1, 3) => run::<NIBBLES, SCALE, OFFSET, 1, 3>(task, &shape, &place),
@@ -128,7 +129,7 @@ unsafe fn product<const NIBBLES: bool, const SCALE: u8, const OFFSET: u8>(
                 }
             }
             place.row += rows;
-            place.ahead.advance(steps);
+            place.ahead.advance(shape.blocks);
         }
     }
 }
@@ -144,31 +145,29 @@ struct Place<'a> {
 /// Computes and stores one tile.
 ///
 /// # Safety
-/// P panels and T quantized rows from `place`; the conditions of [`multiply_int`].
+/// P panels and T rows of the scratch from `place`, all passes of each row; the conditions of [`multiply_int`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 unsafe fn run<const NIBBLES: bool, const SCALE: u8, const OFFSET: u8, const P: usize, const T: usize>(
     task: &LinearTask<'_>,
     shape: &Shape,
     place: &Place<'_>,
 ) {
+    let passes = task.passes();
     // SAFETY: the caller's condition.
     unsafe {
         let w = task.weight.storage.start().add(place.panel * shape.panel_bytes);
-        let x = |pass: usize| -> [*const ActivationBlock; T] {
-            std::array::from_fn(|t| place.scratch.row(task.scratch_row(place.row + t, pass), task.weight.cols).cast_const())
-        };
-        let mut sums = tile::<NIBBLES, SCALE, OFFSET, P, T>(shape, w, x(0), place.ahead);
-        let mut ahead = place.ahead;
-        for pass in 1..task.passes() {
-            ahead.advance(shape.blocks);
-            let rest = tile::<NIBBLES, SCALE, OFFSET, P, T>(shape, w, x(pass), ahead);
-            for (sums, rest) in sums.iter_mut().flatten().zip(rest.iter().flatten()) {
-                *sums = _mm512_add_ps(*sums, *rest);
-            }
+        let mut x = [std::ptr::null(); T];
+        for (t, x) in x.iter_mut().enumerate() {
+            *x = place.scratch.row(task.scratch_row(place.row, t), task.weight.cols).cast_const();
         }
-        for (p, sums) in sums.into_iter().enumerate() {
-            for (t, sums) in sums.into_iter().enumerate() {
-                store(task, place.panel + p, place.row + t, sums);
+        let sums = tile::<NIBBLES, SCALE, OFFSET, P, T>(shape, w, x, place.ahead);
+        for (p, sums) in sums.iter().enumerate() {
+            for (row, sums) in sums.chunks_exact(passes).enumerate() {
+                let mut sum = sums[0];
+                for rest in &sums[1..] {
+                    sum = _mm512_add_ps(sum, *rest);
+                }
+                store(task, place.panel + p, place.row + row, sum);
             }
         }
     }
