@@ -17,12 +17,11 @@ import json
 import pathlib
 import statistics
 import sys
-import tempfile
 
 import machine
 from against_peers import GGUF, ROOT, Model, add_programs, counts
 from peers import ASK_OPENVINO, HERE, listed
-from servers import NAME, free_port, servers
+from servers import NAME, servers
 from tables import described, digits
 
 COLUMNS = ["out tok/s", "TTFT p50", "TTFT p95", "ITL p50", "ITL p95"]
@@ -40,18 +39,21 @@ def figures(report):
 
 
 def client(args, port):
-    """The command that measures the server on a port. It fails when any request does."""
-    where = ["--url", f"http://127.0.0.1:{port}", "--model", NAME, "--json", "--repeats", 1]
+    """The command that measures the server on a port. It fails when any request does.
+
+    llama.cpp's servers close kept connections as the next request comes, which would count as its failure.
+    """
+    where = ["--url", f"http://127.0.0.1:{port}", "--model", NAME, "--json", "--repeats", 1, "--fresh-connections"]
     size = ["--prompt-tokens", args.prompt_tokens, "--max-tokens", args.max_tokens]
     size += ["--requests", args.requests] if args.requests else []
     return [args.millrace, "bench", "serve", *where, "--concurrency", listed(args.concurrency), *size]
 
 
-def drive(args, server, port):
+def drive(args, server):
     """One round of one server: its figures and the load meanwhile, of the least disturbed attempt."""
     best = None
     for attempt in range(1, args.attempts + 1):
-        with server.running(port, args.timeout_s) as process:
+        with server.running(args.timeout_s) as (process, port):
             ran = machine.run(client(args, port), args.timeout_s, beside=process.pid)
             load = ran.load | {"attempt": attempt, "peak_rss_bytes": peak_rss_bytes(process.pid)}
         best, enough = better(best, (figures(json.loads(ran.stdout)), load), args)
@@ -151,22 +153,20 @@ def versions(args):
 
 def round_of_all(args, number, rounds, failures):
     """Measures every server once, into `rounds` and `failures`; the lines of those that are left out."""
-    with tempfile.TemporaryDirectory() as directory:
-        port = free_port()
-        found, left_out = servers(args, port, directory)
-        turns = [(server.name, lambda server=server: drive(args, server, port)) for server in found]
-        if args.openvino:
-            turns.append(("OpenVINO GenAI, in process", lambda: in_process(args)))
-        else:
-            left_out.append("OpenVINO GenAI, in process (no --openvino)")
-        turns = [turn for turn in turns if not args.servers or turn[0] in args.servers]
-        first = number % max(1, len(turns))
-        for name, measure in turns[first:] + turns[:first]:
-            try:
-                rounds.setdefault(name, []).append(measure())
-            except (machine.Failed, ValueError, KeyError, OSError) as error:
-                failures.append(f"round {number + 1}, {name}: {error}")
-                print(f"  failed: {failures[-1]}", file=sys.stderr, flush=True)
+    found, left_out = servers(args)
+    turns = [(server.name, lambda server=server: drive(args, server)) for server in found]
+    if args.openvino:
+        turns.append(("OpenVINO GenAI, in process", lambda: in_process(args)))
+    else:
+        left_out.append("OpenVINO GenAI, in process (no --openvino)")
+    turns = [turn for turn in turns if not args.servers or turn[0] in args.servers]
+    first = number % max(1, len(turns))
+    for name, measure in turns[first:] + turns[:first]:
+        try:
+            rounds.setdefault(name, []).append(measure())
+        except (machine.Failed, ValueError, KeyError, OSError) as error:
+            failures.append(f"round {number + 1}, {name}: {error}")
+            print(f"  failed: {failures[-1]}", file=sys.stderr, flush=True)
     return left_out
 
 

@@ -48,24 +48,30 @@ LLAMA_SERVERS = {
 
 
 class Server:
-    """A server's command line, and the path that answers 200 when it can be used."""
+    """A server: its command line on a port (with a directory for files), and the path that answers 200 when it can be used."""
 
     def __init__(self, name, command, ready):
-        self.name, self.command, self.ready = name, [str(part) for part in command], ready
+        self.name, self.command, self.ready = name, command, ready
 
     @contextlib.contextmanager
-    def running(self, port, patience_s):
-        """Its process, ready to serve, until the block ends. Raises `machine.Failed` when it does not get there."""
+    def running(self, patience_s):
+        """Its process, ready to serve, and its port, until the block ends. Raises `machine.Failed` when it does not get there.
+
+        Each start has a port of its own: connections of the one before may keep a port from another kind of server for a minute.
+        """
         with tempfile.TemporaryFile() as log, tempfile.TemporaryDirectory() as there:
+            port = free_port()
+            command = [str(part) for part in self.command(port, pathlib.Path(there))]
             streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
-            process = subprocess.Popen(self.command, **streams, cwd=there, start_new_session=True)
+            process = subprocess.Popen(command, **streams, cwd=there, start_new_session=True)
             try:
-                self.wait_ready(process, port, patience_s, log)
-                yield process
+                self.wait_ready(process, (command, port), patience_s, log)
+                yield process, port
             finally:
                 stop(process)
 
-    def wait_ready(self, process, port, patience_s, log):
+    def wait_ready(self, process, started, patience_s, log):
+        command, port = started
         deadline_s = time.monotonic() + patience_s
         while time.monotonic() < deadline_s and process.poll() is None:
             # Refused connections and answers like 503 are OSErrors both.
@@ -74,7 +80,7 @@ class Server:
             time.sleep(0.2)
         log.seek(0)
         last_words = " / ".join(log.read().decode(errors="replace").strip().splitlines()[-3:])
-        raise machine.Failed(f"`{' '.join(self.command)}` was not ready within {patience_s:.0f} s: {last_words}")
+        raise machine.Failed(f"`{' '.join(command)}` was not ready within {patience_s:.0f} s: {last_words}")
 
 
 def stop(process, patience_s=30):
@@ -93,17 +99,31 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def servers(args, port, directory):
-    """All that can be started on a port with the options of serve_peers.py, and a line for each that is left out."""
-    model, config = args.gguf, pathlib.Path(directory) / f"deploy-{port}.toml"
-    recipes = {"prefill": model.prefill, "decode": model.decode}
-    config.write_text(CONFIG.format(port=port, name=NAME, path=model.path, threads=args.threads, **recipes))
-    found, left_out = [Server("Millrace", [args.millrace, "serve", "-c", config], "/ready")], []
+def millrace(args):
+    def command(port, directory):
+        config = directory / "deploy.toml"
+        recipes = {"prefill": args.gguf.prefill, "decode": args.gguf.decode}
+        config.write_text(CONFIG.format(port=port, name=NAME, path=args.gguf.path, threads=args.threads, **recipes))
+        return [args.millrace, "serve", "-c", config]
+
+    return Server("Millrace", command, "/ready")
+
+
+def llama(args, name, where, more):
+    def command(port, _):
+        base = ["-m", args.gguf.path, "-t", args.threads, "--host", "127.0.0.1", "--port", port, "--alias", NAME]
+        return [pathlib.Path(where) / "llama-server", *base, *more]
+
+    return Server(name, command, "/health")
+
+
+def servers(args):
+    """All that can be started with the options of serve_peers.py, and a line for each that is left out."""
+    found, left_out = [millrace(args)], []
     for name, (option, more) in LLAMA_SERVERS.items():
         where = getattr(args, option)
-        if not where:
+        if where:
+            found.append(llama(args, name, where, more))
+        else:
             left_out.append(f"{name} (no --{option.replace('_', '-')})")
-            continue
-        base = ["-m", model.path, "-t", args.threads, "--host", "127.0.0.1", "--port", port, "--alias", NAME]
-        found.append(Server(name, [pathlib.Path(where) / "llama-server", *base, *more], "/health"))
     return found, left_out

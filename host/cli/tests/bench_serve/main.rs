@@ -57,6 +57,15 @@ fn good_answers_are_measured_over_connections_that_are_kept() {
 }
 
 #[test]
+fn connections_are_fresh_where_that_is_asked_for() {
+    let server = Server::start(&[Reply::Stream]);
+    let output = bench(&server, "--concurrency 2 --requests 6 --repeats 1 --warm-up 0 --fresh-connections --json");
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    assert_eq!(json(&output)["results"][0]["failures"]["total"], 0);
+    assert_eq!(server.connections(), server.seen().len(), "one for each request, probes included");
+}
+
+#[test]
 fn every_request_is_another_prompt_with_all_that_is_promised() {
     let server = Server::start(&[Reply::StreamAndClose]);
     let output = bench(&server, "--concurrency 2 --requests 8 --repeats 1 --seed 3 --json");

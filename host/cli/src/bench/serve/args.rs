@@ -56,6 +56,9 @@ pub(crate) struct LoadArgs {
     /// Seconds that a request may take.
     #[arg(long, default_value_t = 600)]
     timeout_s: u64,
+    /// Each request over a connection of its own, for servers that close kept ones as the next request comes.
+    #[arg(long)]
+    fresh_connections: bool,
     /// Goodput: the most milliseconds to the first text.
     #[arg(long)]
     ttft_ms: Option<f64>,
@@ -82,6 +85,7 @@ pub(super) struct Settings {
     pub(super) warm_up: Option<u32>,
     pub(super) seed: u64,
     pub(super) timeout: Duration,
+    pub(super) fresh_connections: bool,
     pub(super) goals: Goals,
     pub(super) json: bool,
 }
@@ -112,6 +116,7 @@ impl LoadArgs {
             warm_up: self.warm_up,
             seed: self.seed()?,
             timeout: Duration::from_secs(self.timeout_s),
+            fresh_connections: self.fresh_connections,
             goals: Goals { ttft_ms: self.ttft_ms, itl_ms: self.itl_ms },
             json: self.json,
         })

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, USER_AGENT};
+use hyper::header::{ACCEPT, AUTHORIZATION, CONNECTION, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, USER_AGENT};
 use hyper::{Request, Uri};
 
 /// Servers without keys are often given a word; only what is as long as a secret is looked for in their answers.
@@ -81,6 +81,12 @@ impl Endpoint {
             headers.insert(AUTHORIZATION, key.header.clone());
         }
         Ok(Self { addresses, path: url.path.clone(), headers, key: key.map(|key| key.text), timeout })
+    }
+
+    /// The same, but no connection serves a second request.
+    pub(super) fn with_fresh_connections(mut self) -> Self {
+        self.headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        self
     }
 
     pub(super) fn request(&self, body: String) -> Request<String> {

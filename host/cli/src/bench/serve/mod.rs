@@ -1,8 +1,8 @@
 //! `millrace bench serve`: what any OpenAI-compatible server gives its clients, measured from outside over HTTP.
 //!
-//! Closed loop: each of C clients keeps one connection and sends its next request when its last one is done. Requests are streamed
-//! chat completions at temperature 0 whose prompts differ from the first word on, so that no prefix cache helps; their length is
-//! fitted to the server's own count beforehand. Each level is warmed up and repeated; figures are medians over the repeats.
+//! Closed loop: each of C clients keeps one connection (unless `--fresh-connections`) and sends its next request when its last one
+//! is done. Requests are streamed chat completions at temperature 0 whose prompts differ from the first word on, so that no prefix
+//! cache helps; their length is fitted to the server's own count beforehand. Each level is warmed up and repeated; figures are medians over the repeats.
 //!
 //! `--json` prints one object. S stands for {"median", "min", "max"} over the repeats, L for {"p50": S, "p95": S, "p99": S}; what
 //! could not be measured is null.
@@ -78,9 +78,10 @@ pub(crate) fn run(args: &LoadArgs) -> Result<(), Failure> {
 /// Measures and prints all levels; the number of requests that failed.
 async fn measure(settings: &Settings) -> anyhow::Result<u64> {
     raise_file_limit(settings)?;
-    let endpoint = Arc::new(Endpoint::resolve(&settings.url, settings.key.clone(), settings.timeout).await?);
+    let kept = Endpoint::resolve(&settings.url, settings.key.clone(), settings.timeout).await?;
+    let endpoint = if settings.fresh_connections { kept.with_fresh_connections() } else { kept };
     let workload = Arc::new(Workload {
-        endpoint,
+        endpoint: Arc::new(endpoint),
         model: settings.model.clone(),
         prompts: Prompts::new(settings.seed),
         max_tokens: settings.max_tokens,
