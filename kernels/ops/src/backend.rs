@@ -93,11 +93,13 @@ pub struct DeviceDescription {
     pub threads: usize,
 }
 
-/// Which queue goes first where one device serves several.
+/// Which queue goes first where one device serves several. It also tells a device what a queue's steps are like, so that kernels
+/// may suit them; never what one step is like, for results must not follow from that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Priority {
+    /// Prefill: steps of many rows.
     Normal,
-    /// Decode: short steps that clients wait for.
+    /// Decode: short steps that clients wait for, for the most part of one row a sequence.
     High,
 }
 
