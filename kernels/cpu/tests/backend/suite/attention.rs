@@ -150,24 +150,26 @@ fn chunks_change_nothing(rig: &mut Rig<'_>, format: KvFormat) {
     }
 }
 
-/// Not even where a later token of the same sequence holds NaN.
+/// Not even where a later token of the same sequence holds what is not finite, in its key or in its value alone.
 fn later_tokens_have_no_influence(rig: &mut Rig<'_>, format: KvFormat) {
     let layout = KvLayout::grouped_query(1, 1, 32, 16, format);
     let rows = 24;
-    let built = build(rig, layout, 2, &[(0, rows)]);
-    rig.run([Op::Attend(built.op.clone())]);
-    let before = rig.read_floats(&built.op.out);
-    let mut x = vec![0.5; rows * 64];
-    x[20 * 64..21 * 64].fill(f32::NAN);
-    let (cache, step) = (built.op.cache.clone(), built.op.step.clone());
-    let x = rig.floats(&x[20 * 64..]);
-    built.world.set_step(rig, |_| (20, 1));
-    let write = WriteKv { cache, step, x, stride: 64, planes: keys_and_values(0, 0, 32), rows: 1, sequences: 1 };
-    rig.run([Op::WriteKv(write)]);
-    built.world.set_step(rig, |s| (s.start, s.rows));
-    rig.run([Op::Attend(built.op.clone())]);
-    let after = rig.read_floats(&built.op.out);
-    let (earlier, later) = after.split_at(20 * 64);
-    assert_eq!(earlier, &before[..20 * 64], "rows before a NaN over {format}");
-    assert!(later.iter().all(|v| v.is_nan()), "rows that see a NaN over {format} show it");
+    for (bad, columns) in [(f32::NAN, 0..64), (f32::NAN, 32..64), (f32::INFINITY, 32..64)] {
+        let built = build(rig, layout.clone(), 2, &[(0, rows)]);
+        rig.run([Op::Attend(built.op.clone())]);
+        let before = rig.read_floats(&built.op.out);
+        let mut x = vec![0.5; 64];
+        x[columns.clone()].fill(bad);
+        let (cache, step) = (built.op.cache.clone(), built.op.step.clone());
+        let x = rig.floats(&x);
+        built.world.set_step(rig, |_| (20, 1));
+        let write = WriteKv { cache, step, x, stride: 64, planes: keys_and_values(0, 0, 32), rows: 1, sequences: 1 };
+        rig.run([Op::WriteKv(write)]);
+        built.world.set_step(rig, |s| (s.start, s.rows));
+        rig.run([Op::Attend(built.op.clone())]);
+        let after = rig.read_floats(&built.op.out);
+        let (earlier, later) = after.split_at(20 * 64);
+        assert_eq!(earlier, &before[..20 * 64], "rows before {bad} in columns {columns:?} over {format}");
+        assert!(later.iter().all(|v| !v.is_finite()), "rows that see {bad} in columns {columns:?} over {format} show it");
+    }
 }

@@ -24,23 +24,27 @@ use millrace_ops::{
     SamplerParams, Segment, StepBuffers, StepRecord, TagDelta, Upload, as_bytes,
 };
 
-/// Runs every test of the suite. `tolerance`: the error allowed where results are sums of products of about 1.
+/// Runs every test of the suite, on queues for steps of many rows and of few. `tolerance`: the error allowed where results are sums
+/// of products of about 1.
 pub(crate) fn backend_suite(backend: &dyn Backend, reader: &dyn Backend, tolerance: f64) {
-    let mut rig = Rig::new(backend, reader, tolerance);
-    rows::suite(&mut rig);
-    cache::suite(&mut rig);
-    hand_off::suite(&mut rig);
-    attention::suite(&mut rig);
-    latent::suite(&mut rig);
-    select::suite(&mut rig);
-    sampling::suite(&mut rig);
-    linear_heads::suite(&mut rig);
-    programs::suite(&mut rig);
-    routing::suite(&mut rig);
-    experts::suite(&mut rig);
-    invalid::suite(&mut rig);
-    invalid_experts::suite(&mut rig);
-    invalid_sparse::suite(&mut rig);
+    for priority in [Priority::Normal, Priority::High] {
+        let queue = backend.queue(priority, Arc::new(|| {}));
+        let mut rig = Rig { queue, ..Rig::new(backend, reader, tolerance) };
+        rows::suite(&mut rig);
+        cache::suite(&mut rig);
+        hand_off::suite(&mut rig);
+        attention::suite(&mut rig);
+        latent::suite(&mut rig);
+        select::suite(&mut rig);
+        sampling::suite(&mut rig);
+        linear_heads::suite(&mut rig);
+        programs::suite(&mut rig);
+        routing::suite(&mut rig);
+        experts::suite(&mut rig);
+        invalid::suite(&mut rig);
+        invalid_experts::suite(&mut rig);
+        invalid_sparse::suite(&mut rig);
+    }
 }
 
 /// A small generator of its own, so that runs repeat.
