@@ -171,6 +171,11 @@ fn one_fails(name: &'static str, pool: usize, operation: &'static str) {
     scene.faults.fail(pool, operation);
     let under_way = (0..9).map(|n| (n % 3, scene.submit(n % 3)));
     let (hit, others): (Vec<_>, Vec<_>) = decoding.chain(under_way).partition(|&(lane, _)| uses(lane));
+    // Held pools run no step, so that a copy's error is seen by who waits for the copy.
+    if (POOLS[pool], operation) == (Stage::Decode, "sample") {
+        scene.free_all();
+    }
+    scene.wait_until_failed(pool);
     scene.free_all();
     let (hit, others): (Vec<_>, Vec<_>) =
         (hit.into_iter().map(|(_, s)| s).collect(), others.into_iter().map(|(_, s)| s).collect());

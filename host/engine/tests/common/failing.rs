@@ -3,6 +3,7 @@
 //! An operation is made to fail by putting one in its place that no backend can run, so the queue fails as its device's do, and
 //! stays so.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millrace_ops::{
@@ -89,7 +90,13 @@ impl Backend for FailingBackend {
         let switches = Arc::new(Mutex::new(Switches::default()));
         lock(&self.faults.queues).push(switches.clone());
         let byte = self.inner.allocate(1).unwrap();
-        Box::new(FailingQueue { inner: self.inner.queue(priority, wake), switches, byte, submitted: 0 })
+        Box::new(FailingQueue {
+            inner: self.inner.queue(priority, wake),
+            switches,
+            byte,
+            submitted: 0,
+            told: AtomicBool::new(false),
+        })
     }
 }
 
@@ -99,6 +106,15 @@ struct FailingQueue {
     /// Too small for what is uploaded into it.
     byte: Buffer,
     submitted: Ticket,
+    /// The host has been told that the queue failed.
+    told: AtomicBool,
+}
+
+impl FailingQueue {
+    fn tell<T>(&self, outcome: Result<T, BackendError>) -> Result<T, BackendError> {
+        self.told.fetch_or(outcome.is_err(), Ordering::Relaxed);
+        outcome
+    }
 }
 
 impl Queue for FailingQueue {
@@ -126,6 +142,7 @@ impl Queue for FailingQueue {
     }
 
     fn submit(&mut self) -> Ticket {
+        assert!(!self.told.load(Ordering::Relaxed), "the driver gives work to a queue that it knows to have failed");
         self.submitted += 1;
         self.inner.submit()
     }
@@ -138,11 +155,11 @@ impl Queue for FailingQueue {
     fn wait(&self, ticket: Ticket) -> Result<(), BackendError> {
         let stalled_after = lock(&self.switches).stalled_after.unwrap_or(Ticket::MAX);
         assert!(ticket <= stalled_after, "the driver waits for submission {ticket}, which runs");
-        self.inner.wait(ticket)
+        self.tell(self.inner.wait(ticket))
     }
 
     fn read_records(&self, records: &Buffer, out: &mut [StepRecord]) -> Result<(), BackendError> {
-        self.inner.read_records(records, out)
+        self.tell(self.inner.read_records(records, out))
     }
 
     fn read(&self, from: &Buffer, offset: usize, out: &mut [u8]) -> Result<(), BackendError> {
