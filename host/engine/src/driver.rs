@@ -8,12 +8,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use millrace_core::{FinishReason, LaneId, SeqId, Stage, TenantId};
-use millrace_kv::PageRef;
 use millrace_scheduler::{DecodeEvent, Entry, PrefillEvent, TenantLedger};
 
 use crate::devices::Devices;
 use crate::handle::{Command, Shared};
-use crate::handoff::{HandOff, HandOffEvent};
+use crate::handoff::HandOff;
 use crate::jobs::JobTable;
 use crate::pool::{Pool, Scheduler, smooth};
 use crate::runner::Finished;
@@ -90,10 +89,18 @@ impl Driver {
                 let stolen = self.steal_page(victim);
                 let _ = reply.send(stolen);
             }
+            #[cfg(feature = "fault-injection")]
+            Command::CheckInvariants { reply } => {
+                let _ = reply.send(self.check_invariants());
+            }
         }
     }
 
     fn admit(&mut self, mut job: Job, now_us: u64) {
+        if let Some(error) = self.lane_failure(job.lane.0 as usize) {
+            self.counters.failed += 1;
+            return job.events.emit(crate::Event::Failed(error));
+        }
         let prefill = self.lanes[job.lane.0 as usize].spec.prefill;
         let entry = Entry {
             seq: job.seq,
@@ -125,7 +132,7 @@ impl Driver {
     }
 
     /// Takes a sequence out of wherever it is. One in hand-off leaves both sides once its copies have passed.
-    fn drop_sequence(&mut self, lane: usize, seq: SeqId) {
+    pub(crate) fn drop_sequence(&mut self, lane: usize, seq: SeqId) {
         if self.lanes[lane].hand_off.cancel(seq) {
             return;
         }
@@ -149,7 +156,7 @@ impl Driver {
         let pool = &mut self.pools[index];
         let Finished { step, launched_us, tokens, outcomes } = match pool.runner.collect() {
             Ok(finished) => finished,
-            Err(error) => return self.pool_failed(index, &error.to_string()),
+            Err(error) => return self.pool_failed(index, &error),
         };
         let began_us = self.devices.begin_of(pool.device, launched_us);
         self.devices.end(pool.device, ended_us);
@@ -209,17 +216,6 @@ impl Driver {
         }
     }
 
-    fn offer(&mut self, entry: Entry, first_token: u32, pages: Vec<PageRef>, tokens: u32) {
-        let first_token = entry.replay.first().copied().unwrap_or(first_token);
-        self.lanes[entry.lane.0 as usize].hand_off.offer(entry, first_token, pages, tokens);
-    }
-
-    fn release_prefilled(&mut self, pool: usize, seq: SeqId) {
-        if let Scheduler::Prefill(scheduler) = &mut self.pools[pool].scheduler {
-            scheduler.release_handed_off(seq);
-        }
-    }
-
     fn token(&mut self, seq: SeqId, token: u32, now_us: u64) {
         let Some((job, before)) = self.jobs.token(seq, token, now_us) else { return };
         let lane = &mut self.lanes[job.lane.0 as usize];
@@ -230,19 +226,19 @@ impl Driver {
         self.counters.output_tokens += 1;
     }
 
-    fn finished(&mut self, seq: SeqId, reason: FinishReason) {
+    pub(crate) fn finished(&mut self, seq: SeqId, reason: FinishReason) {
         if self.jobs.finish(seq, reason) {
             self.counters.finished += 1;
         }
     }
 
-    fn failed(&mut self, seq: SeqId, error: JobError) {
+    pub(crate) fn failed(&mut self, seq: SeqId, error: JobError) {
         if self.jobs.fail(seq, error) {
             self.counters.failed += 1;
         }
     }
 
-    fn stale(&mut self, seq: SeqId) {
+    pub(crate) fn stale(&mut self, seq: SeqId) {
         self.counters.page_mismatches += 1;
         tracing::error!(
             target: "millrace::audit",
@@ -276,54 +272,6 @@ impl Driver {
         }
     }
 
-    fn move_hand_offs(&mut self, lane: usize) {
-        if self.lanes[lane].hand_off.is_idle() {
-            return;
-        }
-        let spec = &self.lanes[lane].spec;
-        let (prefill_index, decode_index) = (spec.prefill.0 as usize, spec.decode.0 as usize);
-        let Ok([prefill, decode]) = self.pools.get_disjoint_mut([prefill_index, decode_index]) else { return };
-        let Scheduler::Decode(scheduler) = &mut decode.scheduler else { return };
-        match self.lanes[lane].hand_off.advance(&mut prefill.runner, &mut decode.runner, scheduler) {
-            Ok(events) => {
-                // A sequence whose first token was its last ends as it is attached.
-                let ended = scheduler.take_events();
-                let now_us = self.shared.clock.now_us();
-                events.into_iter().for_each(|event| self.hear_hand_off(prefill_index, event));
-                ended.into_iter().for_each(|event| self.hear_decode(event, now_us));
-            }
-            Err(error) => self.pool_failed(decode_index, &error.to_string()),
-        }
-    }
-
-    fn hear_hand_off(&mut self, prefill: usize, event: HandOffEvent) {
-        let seq = match event {
-            HandOffEvent::Committed { seq, pages } => {
-                self.counters.hand_offs += 1;
-                self.counters.hand_off_pages += pages as u64;
-                return self.release_prefilled(prefill, seq);
-            }
-            HandOffEvent::StaleSource { seq } => {
-                if let Scheduler::Prefill(scheduler) = &mut self.pools[prefill].scheduler {
-                    scheduler.abort_mismatched(seq);
-                }
-                self.stale(seq);
-                seq
-            }
-            HandOffEvent::StaleTarget { seq } => {
-                self.stale(seq);
-                seq
-            }
-            HandOffEvent::Refused { seq, why } => {
-                self.failed(seq, JobError::HandOff(why.to_string()));
-                seq
-            }
-            HandOffEvent::Cancelled { seq } => seq,
-        };
-        self.counters.hand_offs_aborted += 1;
-        self.release_prefilled(prefill, seq);
-    }
-
     fn count_tenants(&mut self, now_us: u64) {
         self.ledger.advance(now_us);
         self.ledger.begin_counts();
@@ -336,18 +284,6 @@ impl Driver {
                 self.hear_prefill(index, event, now_us);
             }
         }
-    }
-
-    /// A device that failed takes its sequences with it; the others go on.
-    fn pool_failed(&mut self, index: usize, why: &str) {
-        let pool = &mut self.pools[index];
-        pool.healthy = false;
-        tracing::error!(pool = pool.name, why, "the engine of this pool failed; its lanes are out of service");
-        let id = pool.id;
-        let hit: Vec<bool> = self.lanes.iter().map(|l| l.spec.prefill == id || l.spec.decode == id).collect();
-        let error = JobError::Device(why.to_owned());
-        let seqs = self.jobs.fail_all(&error, |job| hit.get(job.lane.0 as usize).copied().unwrap_or(false));
-        self.counters.failed += seqs.len() as u64;
     }
 
     pub(crate) fn publish_snapshot(&mut self) {
@@ -393,7 +329,7 @@ impl Driver {
             total_pages: counts.total,
             ttft_us: lane.ttft_us,
             itl_us: lane.itl_us,
-            healthy: decode.healthy && prefill.healthy,
+            healthy: decode.is_healthy() && prefill.is_healthy(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Breaking things on purpose, for tests (feature `fault-injection`, never in a release build).
+//! Breaking things on purpose, and looking whether all is whole, for tests (feature `fault-injection`, never in a release build).
 
 use millrace_core::SeqId;
 
@@ -16,6 +16,18 @@ impl Driver {
             }
         }
         Err(format!("sequence {victim} holds no page in a decode pool"))
+    }
+
+    /// What must hold of every pool between two passes.
+    pub(crate) fn check_invariants(&self) -> Result<(), String> {
+        for pool in &self.pools {
+            let checked = match &pool.scheduler {
+                Scheduler::Prefill(scheduler) => scheduler.check_invariants(),
+                Scheduler::Decode(scheduler) => scheduler.check_invariants(),
+            };
+            checked.map_err(|why| format!("pool `{}`: {why}", pool.name))?;
+        }
+        Ok(())
     }
 
     /// The theft was noticed: whoever got the pages gives them back, so that they can be taken back into use.

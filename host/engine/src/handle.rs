@@ -29,6 +29,10 @@ pub(crate) enum Command {
         victim: SeqId,
         reply: SyncSender<Result<(), String>>,
     },
+    #[cfg(feature = "fault-injection")]
+    CheckInvariants {
+        reply: SyncSender<Result<(), String>>,
+    },
 }
 
 /// Whether a pool may begin steps.
@@ -204,8 +208,22 @@ impl EngineHandle {
     /// Where the sequence holds no page in a decode pool.
     #[cfg(feature = "fault-injection")]
     pub fn steal_page(&self, victim: SeqId) -> Result<(), String> {
+        self.ask(|reply| Command::StealPage { victim, reply })
+    }
+
+    /// Whether the pages and sequences of every pool agree.
+    ///
+    /// # Errors
+    /// The first thing that does not hold, in words.
+    #[cfg(feature = "fault-injection")]
+    pub fn check_invariants(&self) -> Result<(), String> {
+        self.ask(|reply| Command::CheckInvariants { reply })
+    }
+
+    #[cfg(feature = "fault-injection")]
+    fn ask(&self, command: impl FnOnce(SyncSender<Result<(), String>>) -> Command) -> Result<(), String> {
         let (reply, answer) = sync_channel(1);
-        self.shared.inbox.lock().commands.push_back(Command::StealPage { victim, reply });
+        self.shared.inbox.lock().commands.push_back(command(reply));
         self.shared.inbox.bell.notify_one();
         answer.recv_timeout(PATIENCE).map_err(|_| format!("the driver did not answer within {} s", PATIENCE.as_secs()))?
     }

@@ -54,7 +54,7 @@ pub enum JobError {
     /// NaN or infinity among the logits of this sequence.
     #[error("the model's output for this request was not finite")]
     NotFinite,
-    /// The device failed; every sequence of that engine ends so.
+    /// The device failed; every sequence of a lane that uses its pool ends so, and whoever comes to such a lane later.
     #[error("the engine failed: {0}")]
     Device(String),
     /// Still waiting when its deadline passed.

@@ -114,10 +114,11 @@ impl JobTable {
         self.jobs.remove(&seq).map(|job| job.lane)
     }
 
-    /// Fails every sequence that `which` picks.
-    pub(crate) fn fail_all(&mut self, error: &JobError, which: impl Fn(&LiveJob) -> bool) -> Vec<SeqId> {
-        let chosen: Vec<SeqId> = self.jobs.iter().filter(|(_, job)| which(job)).map(|(&seq, _)| seq).collect();
-        for &seq in &chosen {
+    /// Fails every sequence that `which` picks; returns them with their lanes.
+    pub(crate) fn fail_all(&mut self, error: &JobError, which: impl Fn(&LiveJob) -> bool) -> Vec<(SeqId, LaneId)> {
+        let picked = self.jobs.iter().filter(|(_, job)| which(job));
+        let chosen: Vec<(SeqId, LaneId)> = picked.map(|(&seq, job)| (seq, job.lane)).collect();
+        for &(seq, _) in &chosen {
             self.fail(seq, error.clone());
         }
         chosen

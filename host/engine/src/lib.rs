@@ -6,12 +6,14 @@
 mod devices;
 mod driver;
 mod error;
+mod failure;
 #[cfg(feature = "fault-injection")]
 mod fault;
 mod handle;
 mod handoff;
 mod job;
 mod jobs;
+mod passing_on;
 mod phases;
 mod planning;
 mod pool;

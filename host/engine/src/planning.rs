@@ -22,7 +22,7 @@ fn answer_within_us(now_us: u64, expected_ends_us: impl Iterator<Item = u64>) ->
 impl Driver {
     /// Launches the planned step of an idle pool, then plans the one after it.
     pub(crate) fn launch(&mut self, index: usize) {
-        if self.pools[index].runner.is_busy() || !self.pools[index].healthy {
+        if self.pools[index].runner.is_busy() || !self.pools[index].is_healthy() {
             return;
         }
         let draft = match self.pools[index].draft.take() {
@@ -74,7 +74,7 @@ impl Driver {
     /// Tells a prefill pool whether sequences of other pools wait for its device: those that decode there, or wait for their prefill.
     fn tell_neighbours(&mut self, index: usize) {
         let device = self.pools[index].device;
-        let waits = |pool: &Pool| pool.device == device && pool.healthy && pool.has_sequences();
+        let waits = |pool: &Pool| pool.device == device && pool.is_healthy() && pool.has_sequences();
         let waiting = self.pools.iter().enumerate().any(|(other, pool)| other != index && waits(pool));
         if let Scheduler::Prefill(scheduler) = &mut self.pools[index].scheduler {
             scheduler.set_neighbours(if waiting { Neighbours::Waiting } else { Neighbours::Idle });

@@ -11,7 +11,7 @@ use millrace_scheduler::{DecodeScheduler, Draft, PolicyCall, PrefillScheduler, S
 use crate::handle::Hold;
 use crate::runner::StageRunner;
 use crate::step_times::StepTimes;
-use crate::{PhaseTimes, PoolFacts};
+use crate::{JobError, PhaseTimes, PoolFacts};
 
 /// The pure half of a pool.
 pub(crate) enum Scheduler {
@@ -37,7 +37,8 @@ pub(crate) struct Pool {
     /// When the device last ended something of this pool, as it says itself: the driver may be busy then and look later.
     pub(crate) ended_us: Arc<AtomicU64>,
     pub(crate) last_rows: u32,
-    pub(crate) healthy: bool,
+    /// Why it is out of service: its queue failed, and runs nothing any more.
+    pub(crate) failure: Option<JobError>,
     pub(crate) hold: Hold,
 }
 
@@ -47,6 +48,10 @@ impl Pool {
             Scheduler::Prefill(_) => Stage::Prefill,
             Scheduler::Decode(_) => Stage::Decode,
         }
+    }
+
+    pub(crate) fn is_healthy(&self) -> bool {
+        self.failure.is_none()
     }
 
     pub(crate) fn plan(&mut self, now_us: u64, policy: &mut PolicyCall<'_>, tenants: &Table) -> Option<Draft> {
@@ -154,7 +159,7 @@ impl Pool {
             step_us: self.step_us,
             phases: self.phases,
             last_rows: self.last_rows,
-            healthy: self.healthy,
+            healthy: self.is_healthy(),
         }
     }
 

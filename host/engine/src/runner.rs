@@ -207,6 +207,11 @@ impl StageRunner {
         })
     }
 
+    /// The queue has failed: whatever step it was given ends without outcomes.
+    pub(crate) fn give_up(&mut self) {
+        self.in_flight = None;
+    }
+
     fn check_tags(&mut self, step: &StepBuffers, sequences: usize, point: CheckPoint) {
         if self.tag_checks == TagChecks::On {
             self.queue.enqueue(Op::CheckTags(CheckTags { cache: self.cache.clone(), step: step.clone(), sequences, point }));

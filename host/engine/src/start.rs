@@ -125,7 +125,7 @@ fn build_pool(id: PoolId, spec: &PoolSpec, device: usize, boot_nonce: u16, share
         device,
         ended_us,
         last_rows: 0,
-        healthy: true,
+        failure: None,
         hold: Hold::Free,
     })
 }

@@ -164,6 +164,8 @@ impl fmt::Debug for Program {
 }
 
 /// Operations in order. Nothing runs before [`Queue::submit`]; submissions of one queue run one after the other.
+/// A queue whose submission failed stays failed: it runs nothing any more, and its later submissions complete with that error. Other
+/// queues of the device do not fail with it.
 pub trait Queue: Send {
     fn enqueue(&mut self, op: Op);
 

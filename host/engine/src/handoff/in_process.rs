@@ -1,18 +1,20 @@
 //! The transport between two pools of one device: export into the decode side's staging ring, then import out of it.
 //!
 //! One batch is under way at a time; it may carry pages of several sequences, and a long sequence may take several batches.
-//! Nothing here blocks: [`HandOff::advance`] does what can be done now and is called again when a queue has moved on.
+//! Nothing here blocks, and nothing here waits for a queue: [`HandOff::leg`] says which copy runs and in whose queue, and
+//! [`HandOff::advance`] does what can be done once it has passed. Knows no pool's health: an error of a copy is its queue's.
 
 use std::collections::VecDeque;
 
-use millrace_core::SeqId;
+use millrace_core::{SeqId, Stage};
 use millrace_kv::PageRef;
 use millrace_ops::{
-    Backend, Buffer, ExportPages, ImportPages, KvLayout, Op, PublishVerdicts, RowStatus, StagedPage, StepRecord, Ticket, Upload,
-    as_bytes,
+    Backend, BackendError, Buffer, ExportPages, ImportPages, KvLayout, Op, PublishVerdicts, RowStatus, StagedPage, StepRecord,
+    Ticket, Upload, as_bytes,
 };
 use millrace_scheduler::{DecodeScheduler, Entry, NoRoom};
 
+use super::transfer::{End, HandOffEvent, Transfer};
 use super::{Offer, TransferId};
 use crate::EngineError;
 use crate::runner::StageRunner;
@@ -21,42 +23,6 @@ use crate::runner::StageRunner;
 const STAGING_SLOTS: usize = 64;
 /// One verdict per member and side: those of the export first.
 const VERDICTS: usize = 2 * STAGING_SLOTS;
-
-/// How a transfer ended. The prefill side may now release its pages.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum HandOffEvent {
-    /// The decode side runs the sequence from here on.
-    Committed { seq: SeqId, pages: usize },
-    /// A source page no longer carried its tag; the decode side is free of it.
-    StaleSource { seq: SeqId },
-    /// A reserved page no longer carried its tag; the decode side has put its pages under suspicion.
-    StaleTarget { seq: SeqId },
-    /// The decode side can never take it.
-    Refused { seq: SeqId, why: NoRoom },
-    /// Cancelled by [`HandOff::cancel`] while it was under way; both sides are free of it.
-    Cancelled { seq: SeqId },
-}
-
-/// One sequence on its way.
-struct Transfer {
-    offer: Offer,
-    entry: Entry,
-    first_token: u32,
-    source: Vec<PageRef>,
-    /// Reserved by the decode side; none yet while it has no room.
-    target: Option<Vec<PageRef>>,
-    /// Pages imported.
-    landed: usize,
-    end: Option<End>,
-}
-
-/// Why a transfer ends without having landed.
-enum End {
-    Cancelled,
-    StaleSource,
-    StaleTarget,
-    Refused(NoRoom),
-}
 
 struct Member {
     transfer: TransferId,
@@ -126,24 +92,29 @@ impl HandOff {
         found.map(|t| t.end = Some(End::Cancelled)).is_some()
     }
 
-    /// Does what can be done now.
+    /// The copy that was submitted last: the stage whose queue has it, and its ticket there. Until it has passed, it names pages of
+    /// both sides, and neither [`Self::advance`] nor [`Self::abandon`] may be called.
+    pub(crate) fn leg(&self) -> Option<(Stage, Ticket)> {
+        self.batch.as_ref().map(|batch| match batch.leg {
+            Leg::Export(ticket) => (Stage::Prefill, ticket),
+            Leg::Import(ticket) => (Stage::Decode, ticket),
+        })
+    }
+
+    /// Does what can be done now; see [`Self::leg`].
+    ///
+    /// # Errors
+    /// The decode queue's, whose records are read here. A copy's own error is seen by whoever asks its queue whether it has passed.
     pub(crate) fn advance(
         &mut self,
         prefill: &mut StageRunner,
         decode: &mut StageRunner,
         scheduler: &mut DecodeScheduler,
-    ) -> Result<Vec<HandOffEvent>, EngineError> {
+    ) -> Result<Vec<HandOffEvent>, BackendError> {
         let mut events = Vec::new();
         match self.batch.as_ref().map(|b| &b.leg) {
-            Some(Leg::Export(ticket)) if prefill.queue().completed() >= *ticket => {
-                prefill.queue().wait(*ticket)?;
-                self.start_import(decode, scheduler);
-            }
-            Some(Leg::Import(ticket)) if decode.queue().completed() >= *ticket => {
-                decode.queue().wait(*ticket)?;
-                self.land(decode)?;
-            }
-            Some(_) => return Ok(events),
+            Some(Leg::Export(_)) => self.start_import(decode, scheduler),
+            Some(Leg::Import(_)) => self.land(decode)?,
             None => {}
         }
         if self.batch.is_none() {
@@ -153,13 +124,24 @@ impl HandOff {
         Ok(events)
     }
 
+    /// One of the two pools has failed: ends every transfer, as cancelled where nothing ended it before; see [`Self::leg`].
+    pub(crate) fn abandon(&mut self, scheduler: &mut DecodeScheduler) -> Vec<HandOffEvent> {
+        let mut events = Vec::new();
+        self.batch = None;
+        for transfer in &mut self.waiting {
+            transfer.end.get_or_insert(End::Cancelled);
+        }
+        self.settle(scheduler, &mut events);
+        events
+    }
+
     /// Ends transfers that are complete, stale or cancelled. Only between batches, so no copy names their pages any more.
     fn settle(&mut self, scheduler: &mut DecodeScheduler, events: &mut Vec<HandOffEvent>) {
         let page_tokens = self.page_tokens;
         self.waiting.retain_mut(|transfer| {
             let seq = transfer.offer.seq;
             if let Some(end) = transfer.end.take() {
-                events.push(give_up(transfer, end, scheduler));
+                events.push(transfer.give_up(end, scheduler));
                 return false;
             }
             let pages = (transfer.offer.tokens as usize).div_ceil(page_tokens);
@@ -258,7 +240,7 @@ impl HandOff {
     }
 
     /// The pages have landed, or their verdict says why not.
-    fn land(&mut self, decode: &mut StageRunner) -> Result<(), EngineError> {
+    fn land(&mut self, decode: &mut StageRunner) -> Result<(), BackendError> {
         let Some(batch) = self.batch.take() else { return Ok(()) };
         let mut records = [StepRecord::default(); VERDICTS];
         decode.queue().read_records(&self.records, &mut records)?;
@@ -274,22 +256,5 @@ impl HandOff {
             }
         }
         Ok(())
-    }
-}
-
-/// Frees the decode side of a transfer that will not land.
-fn give_up(transfer: &Transfer, end: End, scheduler: &mut DecodeScheduler) -> HandOffEvent {
-    let seq = transfer.offer.seq;
-    if transfer.target.is_some() {
-        match end {
-            End::StaleTarget => scheduler.abort_mismatched(seq),
-            End::Cancelled | End::StaleSource | End::Refused(_) => scheduler.cancel(seq),
-        };
-    }
-    match end {
-        End::Cancelled => HandOffEvent::Cancelled { seq },
-        End::StaleSource => HandOffEvent::StaleSource { seq },
-        End::StaleTarget => HandOffEvent::StaleTarget { seq },
-        End::Refused(why) => HandOffEvent::Refused { seq, why },
     }
 }

@@ -14,6 +14,8 @@
 
 mod in_process;
 mod protocol;
+mod transfer;
 
-pub(crate) use in_process::{HandOff, HandOffEvent};
+pub(crate) use in_process::HandOff;
 pub use protocol::{Offer, Refusal, Terms, TransferId};
+pub(crate) use transfer::HandOffEvent;

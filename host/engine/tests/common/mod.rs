@@ -2,6 +2,8 @@
 //! forbids host reads. Knows nothing of HTTP or text.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+mod failing;
+
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
@@ -20,6 +22,9 @@ use millrace_model::{Architecture, Checkpoint, WeightCache};
 use millrace_ops::Backend;
 use millrace_policy::{BreakerSettings, FairSchedule, PolicyInfo, SchedulePolicy, ScheduleSlot};
 use millrace_scheduler::{StageLimits, TenantShare};
+
+use failing::FailingBackend;
+pub(crate) use failing::Faults;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -43,6 +48,11 @@ impl EventSink for Sink {
 /// What can be varied.
 #[derive(Clone, Copy)]
 pub(crate) struct Setup {
+    /// Begins the names of its pools, so that they can be told from other engines' in a log.
+    pub(crate) name: &'static str,
+    pub(crate) pools: &'static [Stage],
+    /// Prefill and decode pool of each lane.
+    pub(crate) lanes: &'static [[u32; 2]],
     /// A fixture of the model crate.
     pub(crate) checkpoint: &'static str,
     pub(crate) pages: u32,
@@ -61,6 +71,9 @@ pub(crate) struct Setup {
 impl Default for Setup {
     fn default() -> Self {
         Self {
+            name: "",
+            pools: &[Stage::Prefill, Stage::Decode],
+            lanes: &[[0, 1]],
             checkpoint: "llama-tied-bf16",
             pages: 64,
             kv: [KvFormat::F32; 2],
@@ -74,7 +87,32 @@ impl Default for Setup {
     }
 }
 
-/// A running engine with one lane.
+impl Setup {
+    pub(crate) fn pool_name(&self, index: usize) -> String {
+        format!("{}{}{index}", self.name, self.pools[index])
+    }
+}
+
+fn precision(setup: &Setup, stage: Stage) -> StagePrecision {
+    StagePrecision { recipe: StageRecipe::Stored, kv: setup.kv[usize::from(stage == Stage::Decode)] }
+}
+
+fn limits(setup: &Setup, stage: Stage) -> StageLimits {
+    StageLimits {
+        max_step_tokens: if stage == Stage::Prefill { setup.chunk } else { 16 },
+        max_step_us: setup.max_step_us.filter(|_| stage == Stage::Prefill),
+        max_sequences: 16,
+        max_resident: 64,
+        max_waiting: 64,
+        max_context: 256,
+        watermark_pages: 1,
+        max_preemptions: 3,
+        max_view_rows: 256,
+        step_us_hint: 1_000,
+    }
+}
+
+/// A running engine.
 pub(crate) struct Rig {
     pub(crate) engine: EngineHandle,
     pub(crate) schedule: Arc<ScheduleSlot>,
@@ -108,50 +146,52 @@ impl Rig {
     }
 
     pub(crate) fn planned_by(policy: Box<dyn SchedulePolicy>, setup: Setup) -> Self {
+        Self::on(policy, setup, |strict| strict)
+    }
+
+    /// An engine on a device that can be told to fail.
+    pub(crate) fn failing(setup: Setup) -> (Self, Arc<Faults>) {
+        let faults = Arc::new(Faults::default());
+        let rig = Self::on(Box::new(FairSchedule), setup, |strict| Arc::new(FailingBackend::new(strict, faults.clone())));
+        (rig, faults)
+    }
+
+    fn on(policy: Box<dyn SchedulePolicy>, setup: Setup, wrap: impl FnOnce(Arc<dyn Backend>) -> Arc<dyn Backend>) -> Self {
         let checkpoint = Checkpoint::open(&checkpoint_path(setup.checkpoint)).unwrap();
         let cpu = CpuBackend::new(CpuOptions { threads: 2, compute: CpuCompute::Reference, isa: None }).unwrap();
-        let backend: Arc<dyn Backend> = Arc::new(StrictBackend::with_delay(Arc::new(cpu), setup.delay));
+        let strict: Arc<dyn Backend> = Arc::new(StrictBackend::with_delay(Arc::new(cpu), setup.delay));
         let mut cache = WeightCache::default();
-        let model = millrace_model::load(&checkpoint, backend.as_ref(), StageRecipe::Stored, &mut cache).unwrap();
+        let model = millrace_model::load(&checkpoint, strict.as_ref(), StageRecipe::Stored, &mut cache).unwrap();
         let model: Arc<dyn Architecture> = model.into();
-        let precision = |index: usize| StagePrecision { recipe: StageRecipe::Stored, kv: setup.kv[index] };
-        let pool = |stage: Stage| PoolSpec {
-            name: stage.to_string(),
+        // Behind the model, whose loading takes queues of its own.
+        let backend = wrap(strict);
+        let precision = Precision { prefill: precision(&setup, Stage::Prefill), decode: precision(&setup, Stage::Decode) };
+        let pool = |(index, &stage): (usize, &Stage)| PoolSpec {
+            name: setup.pool_name(index),
             stage,
-            precision: precision(usize::from(stage == Stage::Decode)),
+            precision: self::precision(&setup, stage),
             model: model.clone(),
             backend: backend.clone(),
-            kv: setup.kv[usize::from(stage == Stage::Decode)],
+            kv: self::precision(&setup, stage).kv,
             pages: setup.pages,
             page_tokens: 16,
-            limits: StageLimits {
-                max_step_tokens: if stage == Stage::Prefill { setup.chunk } else { 16 },
-                max_step_us: setup.max_step_us.filter(|_| stage == Stage::Prefill),
-                max_sequences: 16,
-                max_resident: 64,
-                max_waiting: 64,
-                max_context: 256,
-                watermark_pages: 1,
-                max_preemptions: 3,
-                max_view_rows: 256,
-                step_us_hint: 1_000,
-            },
+            limits: limits(&setup, stage),
             zero_freed: ZeroFreed::Zero,
             tag_checks: setup.tag_checks,
             prefixes: setup.prefixes,
             weights_digest: checkpoint.digest().to_owned(),
         };
-        let lane = LaneSpec {
-            name: "only".into(),
-            prefill: PoolId(0),
-            decode: PoolId(1),
-            precision: Precision { prefill: precision(0), decode: precision(1) },
+        let lane = |(index, &[prefill, decode]): (usize, &[u32; 2])| LaneSpec {
+            name: if setup.lanes.len() == 1 { "only".into() } else { format!("lane{index}") },
+            prefill: PoolId(prefill),
+            decode: PoolId(decode),
+            precision,
             max_waiting: setup.max_waiting,
         };
         let schedule = Arc::new(ScheduleSlot::new(policy, PolicyInfo::native("test"), BreakerSettings::default()));
         let engine = millrace_engine::start(EngineSpec {
-            pools: vec![pool(Stage::Prefill), pool(Stage::Decode)],
-            lanes: vec![lane],
+            pools: setup.pools.iter().enumerate().map(pool).collect(),
+            lanes: setup.lanes.iter().enumerate().map(lane).collect(),
             tenants: vec![TenantShare { weight: 1, tier: 1 }],
             schedule: schedule.clone(),
             clock: Arc::new(TestClock(Instant::now())),
@@ -166,13 +206,23 @@ impl Rig {
 
     /// A prompt that may share pages with others of its scope.
     pub(crate) fn submit_in(&self, scope: Option<PrefixScope>, prompt: &[u32], output: u32) -> Result<Stream, SubmitError> {
+        self.submit_to(LaneId(0), scope, prompt, output)
+    }
+
+    pub(crate) fn submit_to(
+        &self,
+        lane: LaneId,
+        scope: Option<PrefixScope>,
+        prompt: &[u32],
+        output: u32,
+    ) -> Result<Stream, SubmitError> {
         let seq = self.next.get();
         self.next.set(seq + 1);
         let (sender, events) = channel();
         self.engine.submit(Job {
             seq: SeqId(seq),
             request: RequestId(seq),
-            lane: LaneId(0),
+            lane,
             tenant: TenantId(0),
             priority: 0,
             deadline_us: None,
