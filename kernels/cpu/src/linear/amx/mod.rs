@@ -1,6 +1,6 @@
 //! Products with AMX tiles: BF16 weights, and FP8 weights widened to BF16, times activations in parts of BF16.
 //!
-//! A row of f32 activations becomes one row of BF16, or two whose sum it is ([`split`]), one below the other in the scratch. A
+//! A row of f32 activations becomes one row of BF16, or two whose sum it is ([`split()`]), one below the other in the scratch. A
 //! tile of activations is one part of 16 rows by 32 columns; it meets a tile of weights as it lies in memory:
 //!
 //! ```text
