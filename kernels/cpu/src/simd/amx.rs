@@ -163,7 +163,17 @@ pub(crate) unsafe fn two(operands: &Operands, sums: [[Target; PANELS]; 2], _: &C
             out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
             options(nostack, readonly),
         );
-        let [[a, b], [c, d]] = sums;
+        put(sums);
+    }
+}
+
+/// Stores the sums of [`two`].
+///
+/// # Safety
+/// All four can be written; tiles 0 to 3 hold them.
+unsafe fn put([[a, b], [c, d]]: [[Target; PANELS]; 2]) {
+    // SAFETY: this function's condition: 16 rows of 64 bytes at each.
+    unsafe {
         asm!(
             "tilestored [{a} + {a_bytes}], tmm0",
             "tilestored [{b} + {b_bytes}], tmm1",
