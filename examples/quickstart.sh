@@ -78,7 +78,7 @@ cat <<TEXT
 
 The server goes on (process $server, log $log). Try:
   curl -N $address/v1/chat/completions -H 'Content-Type: application/json' \\
-    -d '{"model": "$(said '^ready: (.*) \([0-9]+ tokens of context\)$')", "stream": true, "messages": [{"role": "user", "content": "Name three colours."}]}'
+    -d '{"model": "$(said '^ready: (.*) \([0-9]+ tokens of context\)$')", "stream": true, "max_tokens": 100, "messages": [{"role": "user", "content": "Name three colours."}]}'
 Stop it with: kill $server
 TEXT
 trap - INT TERM

@@ -16,8 +16,9 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 const MOST_SPINS: u32 = 8_000;
 /// The same of the least patient one: about what it takes to look whether the others have just come.
 const FEWEST_SPINS: u32 = 50;
-/// Of so many barriers, impatient workers spin as long as they ever would at one.
-const PROBE_EVERY: u32 = 64;
+/// Of so many barriers, impatient workers spin as long as they ever would at one. A prime, so that it is not the same one of every
+/// step.
+const PROBE_EVERY: u32 = 61;
 
 /// On a cache line of its own (two, since lines are fetched in pairs), so that writers of one do not slow readers of another.
 #[repr(align(128))]

@@ -10,7 +10,7 @@ pub enum Isa {
     Scalar,
     /// AVX2 with FMA and F16C.
     Avx2,
-    /// AVX-512 F, BW, VL and VNNI, and all that [`Isa::Avx2`] needs.
+    /// AVX-512 F, BW, DQ, VL and VNNI, and all that [`Isa::Avx2`] needs.
     Avx512,
     /// AMX tiles of BF16, AVX-512 BF16, and all that [`Isa::Avx512`] needs. Dense products of BF16 and FP8 weights use tiles;
     /// all else is as with [`Isa::Avx512`].
@@ -39,6 +39,7 @@ impl Isa {
                 avx2()
                     && is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512vl")
                     && is_x86_feature_detected!("avx512vnni")
             };

@@ -224,6 +224,29 @@ fn a_row_does_not_depend_on_its_batch_or_on_how_panels_are_split() {
     }
 }
 
+/// More rows than tiles take in one strip or block.
+#[test]
+fn many_rows_in_tiles_come_to_what_few_do() {
+    if !Isa::Amx.supported() {
+        return eprintln!("skipped: this machine has no {}", Isa::Amx);
+    }
+    let mut random = Random::new(23);
+    let tensor = Tensor::random(TensorFormat::F32, 40, 576, &mut random);
+    let rows = 450;
+    let x = random.values(rows * 576);
+    for format in [WeightFormat::Bf16, WeightFormat::Fp8] {
+        for compute in [CpuCompute::Fast, CpuCompute::Precise] {
+            let weight = PackedWeight::pack(&[tensor.view()], format, compute, Isa::Amx).unwrap();
+            let whole = Case::new(&weight, &x).run(0, rows);
+            for first in (0..rows).step_by(37) {
+                let count = 37.min(rows - first);
+                let part = Case::new(&weight, &x).run(first, count);
+                assert_eq!(part, whole[first * 40..][..count * 40], "{format}, {compute:?}, rows from {first}");
+            }
+        }
+    }
+}
+
 #[test]
 fn bias_and_residual_are_added() {
     let mut random = Random::new(13);
