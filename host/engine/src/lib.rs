@@ -13,7 +13,6 @@ mod handle;
 mod handoff;
 mod job;
 mod jobs;
-mod passing_on;
 mod phases;
 mod planning;
 mod pool;

@@ -12,6 +12,7 @@
 //! A writer never touches a page of the other side: it fills a staging slot, and the decode side's own queue moves the slot into
 //! the page, only if that page still carries the reserved tag. So a late writer costs a slot, never a neighbour's cache.
 
+mod driving;
 mod in_process;
 mod protocol;
 mod transfer;

@@ -12,10 +12,10 @@ use std::ops::Range;
 use millrace_ops::{BackendError, KvFormat};
 
 use super::Checked;
+#[cfg(target_arch = "x86_64")]
+use super::amx;
 use super::softmax::{Row, Softmax};
 use super::tile::{PART, PageBlocks, Products, Tile, Work, attend, finish, merge_into};
-#[cfg(target_arch = "x86_64")]
-use super::tiled;
 use crate::isa::Isa;
 use crate::linear::StepRows;
 use crate::ops::step::{KEYS, Preceding, VALUES, Walk};
@@ -306,7 +306,7 @@ unsafe fn dispatch(isa: Isa, call: Call<'_>, work: &mut Work<'_>) {
     unsafe {
         match (isa, call) {
             #[cfg(target_arch = "x86_64")]
-            (Isa::Amx, Call::Attend { tile, parts }) if tile.products == Products::Tiles => tiled::attend(tile, parts, work),
+            (Isa::Amx, Call::Attend { tile, parts }) if tile.products == Products::Tiles => amx::attend(tile, parts, work),
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx512 | Isa::Amx, call) => with_avx512(call, work),
             #[cfg(target_arch = "x86_64")]

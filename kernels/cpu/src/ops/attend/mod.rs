@@ -1,14 +1,14 @@
 //! Attend: causal grouped-query attention over pages. This file checks arguments and cuts the work; the arithmetic is in
 //! `plain` (reference) and `blocked` (vectors, and tiles where the machine has them). Knows no model.
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod blocked;
 pub(in crate::ops) mod element;
 pub(in crate::ops) mod kernels;
 pub(in crate::ops) mod plain;
 pub(in crate::ops) mod softmax;
 mod tile;
-#[cfg(target_arch = "x86_64")]
-mod tiled;
 
 use millrace_ops::{Attend, BackendError};
 

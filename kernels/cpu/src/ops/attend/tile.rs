@@ -55,7 +55,7 @@ pub(super) struct Tile<'a> {
 pub(super) enum Products {
     /// f32 vectors.
     Vectors,
-    /// Tiles of BF16 (`tiled`).
+    /// Tiles of BF16 (`amx`).
     Tiles,
 }
 
@@ -80,7 +80,7 @@ pub(super) struct Work<'a> {
     pub(super) operands: Operands<'a>,
 }
 
-/// Queries and weights in two parts of BF16 each, and a part's keys or values (`tiled`).
+/// Queries and weights in two parts of BF16 each, and a part's keys or values (`amx`).
 pub(super) struct Operands<'a> {
     /// `[queries][2 parts][head_dim]`
     pub(super) queries: &'a mut [u16],

@@ -1,5 +1,5 @@
 //! The driver's part of a hand-off: it looks whether the copy of each lane has passed, has the next thing done, and gives both sides'
-//! schedulers what came of it. Which pages and when is decided in `handoff`.
+//! schedulers what came of it. Which pages and when is decided in `in_process`.
 
 use millrace_core::{SeqId, Stage};
 use millrace_kv::PageRef;
