@@ -1,12 +1,13 @@
 //! The tile registers: their configuration, and the two loops that use them. Knows addresses and strides, not weights.
 //!
-//! Rust has no stable intrinsics for AMX, so tiles are named in inline assembly. The configuration, and the sums between a loop
-//! and their store, live from one block of assembly to the next: nothing but this file touches tiles, and compilers use none on
-//! their own.
+//! Rust has no stable intrinsics for AMX, so tiles are named in inline assembly. A loop is one block of it, from zeroed sums to
+//! stored ones, and says which tiles it changes. Only the configuration lives from one block to the next: nothing but
+//! [`Configured`] touches it, and compilers use no tiles on their own.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
+use std::mem::offset_of;
 
 /// Rows of a tile, and bytes of each.
 pub(crate) const TILE_ROWS: usize = 16;
@@ -17,8 +18,9 @@ pub(crate) const PANELS: usize = 2;
 /// Bytes that a loop prefetches in each step.
 pub(crate) const PREFETCH_BYTES: usize = 4 * 64;
 
-/// Where a loop puts the sums of 16 rows with one panel, `row_bytes` from one row to the next.
+/// Where a loop puts the sums of 16 rows with one panel, `row_bytes` from one row to the next. Assembly reads it.
 #[derive(Clone, Copy)]
+#[repr(C)]
 pub(crate) struct Target {
     pub(crate) start: *mut f32,
     pub(crate) row_bytes: usize,
@@ -36,6 +38,8 @@ impl Sums {
         Target { start: self.0.as_mut_ptr().cast(), row_bytes: ROW_BYTES }
     }
 }
+
+const _: () = assert!(size_of::<Target>() == 16 && offset_of!(Target, start) == 0 && offset_of!(Target, row_bytes) == 8);
 
 /// LDTILECFG's operand: palette 1, all eight tiles of 16 rows by 64 bytes.
 #[repr(C, align(64))]
@@ -80,7 +84,8 @@ impl Drop for Configured {
     }
 }
 
-/// Operands of a loop over tiles of 32 columns: for tiles of 16 rows of activations, times two panels.
+/// Operands of a loop over tiles of 32 columns: for tiles of 16 rows of activations, times two panels. Assembly reads some of them.
+#[repr(C)]
 pub(crate) struct Operands {
     /// The first part of the first row; rows are `row_bytes` apart, a row's parts `part_bytes`.
     pub(crate) x: *const u8,
@@ -101,15 +106,13 @@ pub(crate) struct Operands {
 ///
 /// # Safety
 /// `operands` can be read as far as they say (`ahead` need not), `sums` can be written; tiles are configured.
-pub(crate) unsafe fn two(operands: &Operands, sums: [[Target; PANELS]; 2], _: &Configured) {
+pub(crate) unsafe fn two(operands: &Operands, sums: &[[Target; PANELS]; 2], _: &Configured) {
     let second = operands.x.wrapping_add(TILE_ROWS * operands.row_bytes);
-    // SAFETY: reads what the operands say, 64 bytes a row and part and 1024 a tile of weights, and writes four tiles of sums.
+    // SAFETY: reads what the operands say, 64 bytes a row and part and 1024 a tile of weights, and writes the four tiles of sums.
     unsafe {
         asm!(
-            "tilezero tmm0",
-            "tilezero tmm1",
-            "tilezero tmm2",
-            "tilezero tmm3",
+            "tilezero tmm0; tilezero tmm1",
+            "tilezero tmm2; tilezero tmm3",
             // Activations stream past the weights: the hint keeps them from displacing those in the first cache level.
             "2:",
             "tileloaddt1 tmm4, [{x0} + {row_bytes}]",
@@ -120,70 +123,52 @@ pub(crate) unsafe fn two(operands: &Operands, sums: [[Target; PANELS]; 2], _: &C
             "tileloaddt1 tmm5, [{x1} + {row_bytes}]",
             "tdpbf16ps tmm2, tmm5, tmm6",
             "tdpbf16ps tmm3, tmm5, tmm7",
-            "mov {part}, {part_bytes}",
-            "cmp {part}, {parts_bytes}",
-            "jae 4f",
+            "mov {part:e}, 1",
+            "xor {at:e}, {at:e}",
             "3:",
-            "lea {at}, [{x0} + {part}]",
-            "tileloaddt1 tmm4, [{at} + {row_bytes}]",
+            "cmp {part}, [{operands} + {parts_at}]",
+            "jae 4f",
+            "add {at}, [{operands} + {part_bytes_at}]",
+            "add {x0}, {at}; add {x1}, {at}",
+            "tileloaddt1 tmm4, [{x0} + {row_bytes}]",
             "tdpbf16ps tmm0, tmm4, tmm6",
             "tdpbf16ps tmm1, tmm4, tmm7",
-            "lea {at}, [{x1} + {part}]",
-            "tileloaddt1 tmm5, [{at} + {row_bytes}]",
+            "tileloaddt1 tmm5, [{x1} + {row_bytes}]",
             "tdpbf16ps tmm2, tmm5, tmm6",
             "tdpbf16ps tmm3, tmm5, tmm7",
-            "add {part}, {part_bytes}",
-            "cmp {part}, {parts_bytes}",
-            "jb 3b",
+            "sub {x0}, {at}; sub {x1}, {at}",
+            "inc {part}",
+            "jmp 3b",
             "4:",
             "prefetcht1 [{ahead}]",
             "prefetcht1 [{ahead} + 64]",
             "prefetcht1 [{ahead} + 128]",
             "prefetcht1 [{ahead} + 192]",
-            "add {ahead}, {ahead_bytes}",
-            "add {x0}, 64",
-            "add {x1}, 64",
-            "add {w0}, 1024",
-            "add {w1}, 1024",
+            "add {ahead}, [{operands} + {ahead_bytes_at}]",
+            "add {x0}, 64; add {x1}, 64",
+            "add {w0}, 1024; add {w1}, 1024",
             "dec {steps}",
             "jnz 2b",
-            x0 = inout(reg) operands.x => _,
-            x1 = inout(reg) second => _,
-            row_bytes = in(reg) operands.row_bytes,
-            part = out(reg) _,
-            part_bytes = in(reg) operands.part_bytes,
-            parts_bytes = in(reg) operands.part_bytes * operands.parts,
-            at = out(reg) _,
-            w0 = inout(reg) operands.w[0] => _,
-            w1 = inout(reg) operands.w[1] => _,
-            line = in(reg) ROW_BYTES,
-            steps = inout(reg) operands.steps => _,
-            ahead = inout(reg) operands.ahead => _,
-            ahead_bytes = in(reg) operands.ahead_bytes,
-            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-            options(nostack, readonly),
-        );
-        put(sums);
-    }
-}
-
-/// Stores the sums of [`two`].
-///
-/// # Safety
-/// All four can be written; tiles 0 to 3 hold them.
-unsafe fn put([[a, b], [c, d]]: [[Target; PANELS]; 2]) {
-    // SAFETY: this function's condition: 16 rows of 64 bytes at each.
-    unsafe {
-        asm!(
-            "tilestored [{a} + {a_bytes}], tmm0",
-            "tilestored [{b} + {b_bytes}], tmm1",
-            "tilestored [{c} + {c_bytes}], tmm2",
-            "tilestored [{d} + {d_bytes}], tmm3",
-            a = in(reg) a.start, a_bytes = in(reg) a.row_bytes,
-            b = in(reg) b.start, b_bytes = in(reg) b.row_bytes,
-            c = in(reg) c.start, c_bytes = in(reg) c.row_bytes,
-            d = in(reg) d.start, d_bytes = in(reg) d.row_bytes,
-            options(nostack, preserves_flags),
+            "mov {x0}, [{sums}]",
+            "mov {x1}, [{sums} + 8]",
+            "tilestored [{x0} + {x1}], tmm0",
+            "mov {w0}, [{sums} + 16]",
+            "mov {w1}, [{sums} + 24]",
+            "tilestored [{w0} + {w1}], tmm1",
+            "mov {x0}, [{sums} + 32]",
+            "mov {x1}, [{sums} + 40]",
+            "tilestored [{x0} + {x1}], tmm2",
+            "mov {w0}, [{sums} + 48]",
+            "mov {w1}, [{sums} + 56]",
+            "tilestored [{w0} + {w1}], tmm3",
+            x0 = inout(reg) operands.x => _, x1 = inout(reg) second => _, row_bytes = in(reg) operands.row_bytes,
+            w0 = inout(reg) operands.w[0] => _, w1 = inout(reg) operands.w[1] => _, line = in(reg) ROW_BYTES,
+            part = out(reg) _, at = out(reg) _, steps = inout(reg) operands.steps => _,
+            ahead = inout(reg) operands.ahead => _, operands = in(reg) operands, sums = in(reg) sums,
+            parts_at = const offset_of!(Operands, parts), part_bytes_at = const offset_of!(Operands, part_bytes),
+            ahead_bytes_at = const offset_of!(Operands, ahead_bytes),
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _, out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack),
         );
     }
 }
@@ -192,7 +177,7 @@ unsafe fn put([[a, b], [c, d]]: [[Target; PANELS]; 2]) {
 ///
 /// # Safety
 /// As [`two`].
-pub(crate) unsafe fn one(operands: &Operands, sums: [Target; PANELS], _: &Configured) {
+pub(crate) unsafe fn one(operands: &Operands, sums: &[Target; PANELS], _: &Configured) {
     // SAFETY: reads what the operands say, 64 bytes a row and part and 1024 a tile of weights, and writes two tiles of sums;
     // addresses beyond are only prefetched.
     unsafe {
@@ -203,61 +188,40 @@ pub(crate) unsafe fn one(operands: &Operands, sums: [Target; PANELS], _: &Config
             "tileloadd tmm6, [{w0} + {line}]",
             "tileloadd tmm7, [{w1} + {line}]",
             "xor {part:e}, {part:e}",
+            "mov {at}, {x0}",
             "3:",
-            "lea {at}, [{x0} + {part}]",
             "tileloadd tmm4, [{at} + {row_bytes}]",
             "tdpbf16ps tmm0, tmm4, tmm6",
             "tdpbf16ps tmm1, tmm4, tmm7",
-            "add {part}, {part_bytes}",
-            "cmp {part}, {parts_bytes}",
+            "add {at}, [{operands} + {part_bytes_at}]",
+            "inc {part}",
+            "cmp {part}, [{operands} + {parts_at}]",
             "jb 3b",
-            "lea {at}, [{w0} + 3072]",
+            "xor {part:e}, {part:e}",
             "4:",
-            "prefetcht0 [{at}]",
-            "prefetcht0 [{at} + 64]",
-            "prefetcht0 [{at} + 128]",
-            "prefetcht0 [{at} + 192]",
-            "prefetcht0 [{at} + 256]",
-            "prefetcht0 [{at} + 320]",
-            "prefetcht0 [{at} + 384]",
-            "prefetcht0 [{at} + 448]",
-            "prefetcht0 [{at} + 512]",
-            "prefetcht0 [{at} + 576]",
-            "prefetcht0 [{at} + 640]",
-            "prefetcht0 [{at} + 704]",
-            "prefetcht0 [{at} + 768]",
-            "prefetcht0 [{at} + 832]",
-            "prefetcht0 [{at} + 896]",
-            "prefetcht0 [{at} + 960]",
-            "lea {part}, [{w1} + 3072]",
-            "cmp {at}, {part}",
-            "mov {at}, {part}",
-            "jne 4b",
+            "prefetcht0 [{w0} + {part} + 3072]",
+            "prefetcht0 [{w1} + {part} + 3072]",
+            "add {part:e}, 64",
+            "cmp {part:e}, 1024",
+            "jb 4b",
             "add {x0}, 64",
             "add {w0}, 1024",
             "add {w1}, 1024",
             "dec {steps}",
             "jnz 2b",
-            x0 = inout(reg) operands.x => _,
-            row_bytes = in(reg) operands.row_bytes,
-            part = out(reg) _,
-            part_bytes = in(reg) operands.part_bytes,
-            parts_bytes = in(reg) operands.part_bytes * operands.parts,
-            at = out(reg) _,
-            w0 = inout(reg) operands.w[0] => _,
-            w1 = inout(reg) operands.w[1] => _,
-            line = in(reg) ROW_BYTES,
-            steps = inout(reg) operands.steps => _,
-            out("tmm4") _, out("tmm6") _, out("tmm7") _,
-            options(nostack, readonly),
-        );
-        let [a, b] = sums;
-        asm!(
-            "tilestored [{a} + {a_bytes}], tmm0",
-            "tilestored [{b} + {b_bytes}], tmm1",
-            a = in(reg) a.start, a_bytes = in(reg) a.row_bytes,
-            b = in(reg) b.start, b_bytes = in(reg) b.row_bytes,
-            options(nostack, preserves_flags),
+            "mov {x0}, [{sums}]",
+            "mov {at}, [{sums} + 8]",
+            "tilestored [{x0} + {at}], tmm0",
+            "mov {w0}, [{sums} + 16]",
+            "mov {w1}, [{sums} + 24]",
+            "tilestored [{w0} + {w1}], tmm1",
+            x0 = inout(reg) operands.x => _, row_bytes = in(reg) operands.row_bytes,
+            w0 = inout(reg) operands.w[0] => _, w1 = inout(reg) operands.w[1] => _, line = in(reg) ROW_BYTES,
+            part = out(reg) _, at = out(reg) _, steps = inout(reg) operands.steps => _,
+            operands = in(reg) operands, sums = in(reg) sums,
+            parts_at = const offset_of!(Operands, parts), part_bytes_at = const offset_of!(Operands, part_bytes),
+            out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm6") _, out("tmm7") _,
+            options(nostack),
         );
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
-use millrace_cpu::{CpuBackend, CpuCompute, CpuOptions, available_threads};
+use millrace_cpu::{CpuBackend, CpuCompute, CpuOptions, Isa, available_threads};
 use millrace_ops::{
     Activations, Backend, BackendError, KvFormat, KvLayout, Linear, LinearMode, Op, Priority, RmsNorm, RowOrder, SamplerParams,
     TensorData, TensorView, WeightFormat,
@@ -72,6 +72,24 @@ fn results_do_not_depend_on_the_number_of_threads() {
         let differs = one.iter().zip(&several).position(|(a, b)| a != b);
         assert_eq!((differs, one.len()), (None, several.len()), "{threads} threads");
     }
+}
+
+/// Tiles cost more than they save where a sequence has one row, so queues of decode give what vectors give.
+#[test]
+fn queues_of_few_rows_use_no_tiles() {
+    if !Isa::Amx.supported() {
+        return eprintln!("skipped: this machine has no {}", Isa::Amx);
+    }
+    let results = |isa, priority: Priority| {
+        let backend = backend(2, CpuCompute::Fast, Some(isa));
+        let mut rig = Rig::new(&backend, &backend, 0.0).on(priority);
+        let layout = KvLayout::grouped_query(1, 3, 64, 32, KvFormat::Bf16);
+        let built = build(&mut rig, layout, 9, &[(600, 1), (10, 1)]);
+        rig.run([Op::Attend(built.op.clone())]);
+        rig.read_words(&built.op.out)
+    };
+    assert_eq!(results(Isa::Amx, Priority::High), results(Isa::Avx512, Priority::High));
+    assert_ne!(results(Isa::Amx, Priority::Normal), results(Isa::Avx512, Priority::Normal));
 }
 
 /// Contexts whose parts would take more shared scratch than there may be: rows are then worked on whole.

@@ -91,9 +91,9 @@ impl Place {
             // the scratch has spare rows behind the last; a tile of sums that is stored directly has 16 rows and columns there.
             unsafe {
                 if left > TILE_ROWS {
-                    amx::two(&operands, targets, configured);
+                    amx::two(&operands, &targets, configured);
                 } else {
-                    amx::one(&operands, targets[0], configured);
+                    amx::one(&operands, &targets[0], configured);
                 }
                 for (tile, (sums, buffer)) in sums.iter().zip(&buffer).enumerate().take(left.div_ceil(TILE_ROWS)) {
                     if sums[0].is_none() {

@@ -96,10 +96,10 @@ impl Strip {
                 unsafe {
                     let targets = sums.each_mut().map(|sums| sums.each_mut().map(Sums::target));
                     let tiles = if task.rows - row > TILE_ROWS {
-                        amx::two(&operands, targets, configured);
+                        amx::two(&operands, &targets, configured);
                         2
                     } else {
-                        amx::one(&operands, targets[0], configured);
+                        amx::one(&operands, &targets[0], configured);
                         1
                     };
                     for p in 0..self.count {

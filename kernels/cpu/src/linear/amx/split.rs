@@ -4,7 +4,8 @@
 //! part 0 = x rounded to BF16         part 1 = what that leaves of x, rounded
 //! ```
 //!
-//! One part holds x to 2^-9 of its size, two to 2^-17. What is not finite stays so.
+//! One part holds x to 2^-9 of its size, two to 2^-17. What is not finite stays so; what is beyond 3.39e38, the largest BF16, becomes
+//! infinite or NaN, and what is subnormal zero.
 
 use std::arch::x86_64::*;
 use std::ops::Range;

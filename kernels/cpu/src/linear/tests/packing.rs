@@ -4,7 +4,7 @@ use millrace_ops::{TensorFormat, TensorView, WeightFormat, WeightMemory};
 
 use super::tensors::{Random, Tensor};
 use crate::Isa;
-use crate::linear::{CpuCompute, PANEL_ROWS, PackedWeight};
+use crate::linear::{ActivationForm, CpuCompute, PANEL_ROWS, PackedWeight, StepRows};
 
 fn refusal(parts: &[TensorView<'_>], format: WeightFormat) -> String {
     PackedWeight::pack(parts, format, CpuCompute::Fast, Isa::Scalar).err().unwrap_or_default()
@@ -79,5 +79,26 @@ fn large_weights_are_packed_by_several_threads_alike() {
         weight.lookup(row, &mut held);
         tensor.view().row_values(row, &mut values);
         assert_eq!(held, values);
+    }
+}
+
+#[test]
+fn tiles_are_for_many_rows_of_bf16_and_fp8() {
+    if !Isa::Amx.supported() {
+        return eprintln!("skipped: this machine has no {}", Isa::Amx);
+    }
+    use ActivationForm::{Bf16, Bf16Pairs, Blocks, BlocksAndRemainders, Floats};
+    let tensor = Tensor::random(TensorFormat::F32, 16, 64, &mut Random::new(9));
+    for (format, compute, few, many) in [
+        (WeightFormat::Bf16, CpuCompute::Fast, Floats, Bf16),
+        (WeightFormat::Fp8, CpuCompute::Fast, Floats, Bf16),
+        (WeightFormat::Bf16, CpuCompute::Precise, Floats, Bf16Pairs),
+        (WeightFormat::Bf16, CpuCompute::Reference, Floats, Floats),
+        (WeightFormat::F32, CpuCompute::Precise, Floats, Floats),
+        (WeightFormat::Int8, CpuCompute::Fast, Blocks, Blocks),
+        (WeightFormat::Int4, CpuCompute::Precise, BlocksAndRemainders, BlocksAndRemainders),
+    ] {
+        let weight = PackedWeight::pack(&[tensor.view()], format, compute, Isa::Amx).unwrap();
+        assert_eq!([StepRows::Few, StepRows::Many].map(|rows| weight.form(rows)), [few, many], "{format} {compute:?}");
     }
 }

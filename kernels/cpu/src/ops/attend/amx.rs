@@ -215,9 +215,9 @@ unsafe fn multiply(operands: &Operands, (to, stride): (*mut f32, usize), rows: u
     // SAFETY: this function's condition.
     unsafe {
         if rows > ROWS {
-            amx::two(operands, [first, [target(ROWS, 0), target(ROWS, COLUMNS)]], configured);
+            amx::two(operands, &[first, [target(ROWS, 0), target(ROWS, COLUMNS)]], configured);
         } else {
-            amx::one(operands, first, configured);
+            amx::one(operands, &first, configured);
         }
     }
 }

@@ -28,8 +28,7 @@ use millrace_ops::{
 /// of products of about 1.
 pub(crate) fn backend_suite(backend: &dyn Backend, reader: &dyn Backend, tolerance: f64) {
     for priority in [Priority::Normal, Priority::High] {
-        let queue = backend.queue(priority, Arc::new(|| {}));
-        let mut rig = Rig { queue, ..Rig::new(backend, reader, tolerance) };
+        let mut rig = Rig::new(backend, reader, tolerance).on(priority);
         rows::suite(&mut rig);
         cache::suite(&mut rig);
         hand_off::suite(&mut rig);
@@ -88,6 +87,11 @@ impl<'a> Rig<'a> {
     pub(crate) fn new(backend: &'a dyn Backend, reader: &'a dyn Backend, tolerance: f64) -> Self {
         let queue = backend.queue(Priority::Normal, Arc::new(|| {}));
         Self { backend, reader, queue, random: Random::new(0x1234_5678), tolerance }
+    }
+
+    /// The same on a queue of that priority.
+    pub(crate) fn on(self, priority: Priority) -> Self {
+        Self { queue: self.backend.queue(priority, Arc::new(|| {})), ..self }
     }
 
     pub(crate) fn empty(&self, bytes: usize) -> Buffer {
