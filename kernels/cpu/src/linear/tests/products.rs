@@ -1,126 +1,16 @@
 //! Products on every instruction set of this machine: against f64, against each other, alone and in batches.
 
-use half::bf16;
 use millrace_ops::{LinearMode, TensorFormat, WeightFormat};
 
+use super::case::{BEFORE, Case, check, effective, kernels, pack, product};
 use super::lookup::WEIGHT_FORMATS;
 use super::tensors::{Random, Tensor, packed_int4, shapes};
 use crate::Isa;
 use crate::linear::activations::{ActivationBlock, quantize_block, quantize_remainder};
 use crate::linear::layout::BLOCK_COLS;
-use crate::linear::{CpuCompute, LinearTask, PANEL_ROWS, PackedWeight, QuantizedRows, StepRows, multiply, quantize};
+use crate::linear::{CpuCompute, LinearTask, PANEL_ROWS, PackedWeight, QuantizedRows, StepRows, quantize};
 
 const ROWS: [usize; 8] = [1, 2, 3, 5, 8, 13, 32, 70];
-/// What is in the output before, and must still be where nothing is to be written.
-const BEFORE: f32 = -7.25;
-
-/// A product with padded rows of `x` and `out`.
-#[derive(Clone, Copy)]
-struct Case<'a> {
-    weight: &'a PackedWeight,
-    x: &'a [f32],
-    bias: Option<&'a [f32]>,
-    mode: LinearMode,
-    steps: StepRows,
-    /// Panels per call of `multiply`.
-    chunk: usize,
-}
-
-impl<'a> Case<'a> {
-    fn new(weight: &'a PackedWeight, x: &'a [f32]) -> Self {
-        Self { weight, x, bias: None, mode: LinearMode::Store, steps: StepRows::Many, chunk: usize::MAX }
-    }
-
-    /// Runs rows `first .. first + count` and returns `count` rows of outputs.
-    fn run(&self, first: usize, count: usize) -> Vec<f32> {
-        let (rows, cols) = (self.weight.rows, self.weight.cols);
-        let stride = rows + 3;
-        let mut out = vec![BEFORE; count * stride];
-        let task = LinearTask {
-            weight: self.weight,
-            form: self.weight.form(self.steps),
-            x: self.x[first * cols..].as_ptr(),
-            x_stride: cols,
-            rows: count,
-            quantized_row: first % 3,
-            out: out.as_mut_ptr(),
-            out_stride: stride,
-            bias: self.bias.map(<[f32]>::as_ptr),
-            mode: self.mode,
-        };
-        let mut scratch = QuantizedRows::new();
-        scratch.reserve((first % 3 + count) * task.passes(), cols).unwrap();
-        let chunk = self.chunk.min(self.weight.panel_count());
-        // SAFETY: `x`, `out` and `bias` hold what the task says; one thread does everything in order.
-        unsafe {
-            if task.form.in_scratch() {
-                quantize(&task, 0..count, &scratch);
-            }
-            for panel in (0..self.weight.panel_count()).step_by(chunk) {
-                multiply(&task, panel..panel + chunk, &scratch);
-            }
-        }
-        for row in out.chunks(stride) {
-            assert!(row[rows..].iter().all(|&v| v == BEFORE), "wrote beyond the row");
-        }
-        out.chunks(stride).flat_map(|row| row[..rows].to_vec()).collect()
-    }
-}
-
-/// What products differ by: instruction sets, and for the last one what steps are like.
-fn kernels() -> Vec<(Isa, StepRows)> {
-    let many = Isa::available().into_iter().map(|isa| (isa, StepRows::Many));
-    many.chain(Isa::Amx.supported().then_some((Isa::Amx, StepRows::Few))).collect()
-}
-
-fn pack(tensor: &Tensor, format: WeightFormat, isa: Isa) -> PackedWeight {
-    PackedWeight::pack(&[tensor.view()], format, CpuCompute::Fast, isa).unwrap()
-}
-
-/// What the kernel multiplies by: the activations, quantized or in parts where the weight wants it.
-fn effective(weight: &PackedWeight, steps: StepRows, x: &[f32]) -> Vec<f64> {
-    let form = weight.form(steps);
-    if form.tiles() {
-        return x.iter().map(|&v| in_parts(v, form.passes())).collect();
-    }
-    if !form.in_scratch() {
-        return x.iter().map(|&v| f64::from(v)).collect();
-    }
-    let rows = x.chunks(weight.cols);
-    let blocks = rows.flat_map(|row| row.chunks(BLOCK_COLS));
-    blocks
-        .flat_map(|chunk| {
-            let block = quantize_block(chunk);
-            (0..chunk.len()).map(move |i| f64::from(block.q[i]) * f64::from(block.scale)).collect::<Vec<f64>>()
-        })
-        .collect()
-}
-
-/// The sum of the parts in BF16 that a value is split into.
-fn in_parts(v: f32, parts: usize) -> f64 {
-    let (mut left, mut sum) = (v, 0.0);
-    for _ in 0..parts {
-        let part = bf16::from_f32(left).to_f32();
-        left -= part;
-        sum += f64::from(part);
-    }
-    sum
-}
-
-/// The product in f64, and for each output the sum of magnitudes that rounding errors scale with.
-fn product(weight: &PackedWeight, x: &[f64]) -> Vec<(f64, f64)> {
-    let matrix: Vec<Vec<f32>> = (0..weight.rows)
-        .map(|row| {
-            let mut values = vec![0.0; weight.cols];
-            weight.lookup(row, &mut values);
-            values
-        })
-        .collect();
-    let dot = |row: &[f32], x: &[f64]| {
-        row.iter().zip(x).fold((0.0, 0.0), |(sum, size), (&w, x)| (sum + f64::from(w) * x, size + (f64::from(w) * x).abs()))
-    };
-    x.chunks(weight.cols).flat_map(|x| matrix.iter().map(|row| dot(row, x)).collect::<Vec<_>>()).collect()
-}
 
 #[test]
 fn products_agree_with_f64() {
@@ -190,13 +80,6 @@ fn products_of_packed_int4_agree_with_f64_in_every_group_and_scale_type() {
                 }
             }
         }
-    }
-}
-
-/// `tolerance` is relative to the sum of magnitudes.
-fn check(out: &[f32], right: &[(f64, f64)], tolerance: f64, what: &str) {
-    for (i, (&got, &(want, size))) in out.iter().zip(right).enumerate() {
-        assert!((f64::from(got) - want).abs() <= tolerance * size + 1e-9, "{what}: output {i} is {got}, not {want} ({size})");
     }
 }
 
