@@ -15,7 +15,8 @@ use super::Checked;
 #[cfg(target_arch = "x86_64")]
 use super::amx;
 use super::softmax::{Row, Softmax};
-use super::tile::{PART, PageBlocks, Products, Tile, Work, attend, finish, merge_into};
+use super::tile::{PART, PageBlocks, Products, Tile, attend, finish, merge_into};
+use super::work::Work;
 use crate::isa::Isa;
 use crate::linear::StepRows;
 use crate::ops::step::{KEYS, Preceding, VALUES, Walk};

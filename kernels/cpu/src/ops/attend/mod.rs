@@ -9,6 +9,7 @@ pub(in crate::ops) mod kernels;
 pub(in crate::ops) mod plain;
 pub(in crate::ops) mod softmax;
 mod tile;
+mod work;
 
 use millrace_ops::{Attend, BackendError};
 
