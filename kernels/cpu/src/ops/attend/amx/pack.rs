@@ -30,7 +30,7 @@ unsafe fn interleaved(even: *const u16, odd: *const u16) -> __m512i {
 /// hold anything, blocks without a page zeros.
 ///
 /// # Safety
-/// As [`attend`].
+/// As [`super::attend`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 pub(super) unsafe fn pack_keys(tile: &Tile<'_>, start: usize, packed: &mut [u16]) {
     let (tokens, page_tokens) = (PART.min(tile.context() - start), tile.page_tokens);
@@ -57,7 +57,7 @@ pub(super) unsafe fn pack_keys(tile: &Tile<'_>, start: usize, packed: &mut [u16]
 /// what is not finite where `VALUES` is [`FINITE`].
 ///
 /// # Safety
-/// As [`attend`].
+/// As [`super::attend`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 pub(super) unsafe fn pack_values<const VALUES: u8>(tile: &Tile<'_>, start: usize, packed: &mut [u16]) {
     let (tokens, head_dim) = (PART.min(tile.context() - start), tile.head_dim);
