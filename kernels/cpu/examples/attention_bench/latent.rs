@@ -27,7 +27,7 @@ impl Bench {
     /// Times the shapes whose name contains `only`.
     pub(super) fn latents(&mut self, only: &str) -> Result<(), AnyError> {
         for format in [KvFormat::F32, KvFormat::Bf16, KvFormat::Fp8] {
-            for (name, shapes) in shapes().into_iter().filter(|(name, _)| name.contains(only)) {
+            for (name, shapes) in shapes().into_iter().filter(|(name, _)| format!("{format} {name}").contains(only)) {
                 self.latent(&name, format, &shapes)?;
             }
         }

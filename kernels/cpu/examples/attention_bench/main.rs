@@ -70,7 +70,7 @@ fn main() -> Result<(), AnyError> {
     println!("{:?}", backend.describe());
     let mut bench = Bench { backend, queue };
     for format in [KvFormat::F32, KvFormat::Bf16, KvFormat::Fp8] {
-        for (name, shapes) in shapes().into_iter().filter(|(name, _)| name.contains(&only)) {
+        for (name, shapes) in shapes().into_iter().filter(|(name, _)| format!("{format} {name}").contains(&only)) {
             bench.attend(&name, format, &shapes)?;
         }
     }
@@ -92,11 +92,28 @@ fn shapes() -> Vec<(String, Vec<(usize, usize)>)> {
     let mut shapes: Vec<(String, Vec<(usize, usize)>)> =
         [128, 512, 2048, 8191].map(|depth| (format!("decode 1 at {depth}"), vec![(depth, 1)])).to_vec();
     shapes.push(("decode 8 at 512".into(), vec![(512, 1); 8]));
+    shapes.push(("decode 8 at 2048".into(), vec![(2048, 1); 8]));
     shapes.push(("decode 32 at 512".into(), vec![(512, 1); 32]));
     shapes.push(("prefill 512".into(), vec![(0, 512)]));
     shapes.push(("prefill 128 at 384".into(), vec![(384, 128)]));
     shapes.push(("prefill 16 at 384".into(), vec![(384, 16)]));
     shapes
+}
+
+/// Writes keys and values of all rows, layer by layer.
+fn writes(cache: &KvCache, step: &StepBuffers, x: &Buffer, (rows, sequences): (usize, usize)) -> Vec<Op> {
+    let plane = |plane, layer, offset| PlaneColumns { plane, layer, offset };
+    let planes = |layer| vec![plane(0, layer, HEADS * WIDTH), plane(1, layer, (HEADS + KV_HEADS) * WIDTH)];
+    let write = |layer| WriteKv {
+        cache: cache.clone(),
+        step: step.clone(),
+        x: x.clone(),
+        stride: STRIDE,
+        planes: planes(layer),
+        rows,
+        sequences,
+    };
+    (0..LAYERS).map(|layer| Op::WriteKv(write(layer))).collect()
 }
 
 impl Bench {
@@ -178,23 +195,10 @@ impl Bench {
         let (step, pages) = self.step(sequences)?;
         let layout = KvLayout::grouped_query(LAYERS, KV_HEADS, WIDTH, PAGE_TOKENS, format);
         let cache = self.cache(&step, layout, pages)?;
+        self.fill(&cache, sequences)?;
         let rows: usize = sequences.iter().map(|s| s.1).sum();
         let (x, out) = (self.floats(rows * STRIDE)?, self.backend.allocate(rows * HEADS * WIDTH * 4)?);
         let count = sequences.len();
-        let write = |layer| {
-            Op::WriteKv(WriteKv {
-                cache: cache.clone(),
-                step: step.clone(),
-                x: x.clone(),
-                stride: STRIDE,
-                planes: vec![
-                    PlaneColumns { plane: 0, layer, offset: HEADS * WIDTH },
-                    PlaneColumns { plane: 1, layer, offset: (HEADS + KV_HEADS) * WIDTH },
-                ],
-                rows,
-                sequences: count,
-            })
-        };
         let attend = |layer| {
             Op::Attend(Attend {
                 cache: cache.clone(),
@@ -210,11 +214,22 @@ impl Bench {
                 sequences: count,
             })
         };
-        let writes: Vec<Op> = (0..LAYERS).map(write).collect();
+        let writes = writes(&cache, &step, &x, (rows, count));
         let attends: Vec<Op> = (0..LAYERS).map(attend).collect();
         let (write, attend) = (self.time(&writes)?, self.time(&attends)?);
         println!("{format:>5}  {name:<20} attend {attend} ms   write_kv {write} ms   (30 layers)");
         Ok(())
+    }
+
+    /// Writes all that the sequences have in their pages: memory that nobody wrote is one page of zeros to the system, wherever it is.
+    fn fill(&mut self, cache: &KvCache, sequences: &[(usize, usize)]) -> Result<(), AnyError> {
+        let whole: Vec<(usize, usize)> = sequences.iter().map(|(start, rows)| (0, start + rows)).collect();
+        let rows = whole.iter().map(|s| s.1).sum();
+        let (step, _) = self.step(&whole)?;
+        let x = self.floats(rows * STRIDE)?;
+        writes(cache, &step, &x, (rows, whole.len())).into_iter().for_each(|op| self.queue.enqueue(op));
+        let ticket = self.queue.submit();
+        Ok(self.queue.wait(ticket)?)
     }
 
     fn rows(&mut self, rows: usize) -> Result<(), AnyError> {

@@ -14,6 +14,7 @@ use millrace_ops::{BackendError, KvFormat};
 use super::Checked;
 #[cfg(target_arch = "x86_64")]
 use super::amx;
+use super::kernels::HERE;
 use super::softmax::{Row, Softmax};
 use super::tile::{PART, PageBlocks, Products, Tile, attend, finish, merge_into};
 use super::work::Work;
@@ -48,6 +49,14 @@ struct Item {
     position: usize,
     /// The only part to compute; `None`: all, up to the output.
     part: Option<usize>,
+    run: HeadRun,
+}
+
+/// Where an item is among those of the same rows that one worker takes one after the other.
+#[derive(Clone, Copy, Default)]
+struct HeadRun {
+    has_previous: bool,
+    has_next: bool,
 }
 
 impl BlockedAttend {
@@ -113,12 +122,13 @@ impl BlockedAttend {
         let (kv_head, index) = (index % self.checked.kv_heads(), index / self.checked.kv_heads());
         let (first_row, position) = (segment.first_row as usize, segment.start as usize);
         if cut && self.is_decode(sequence) {
-            return Item { sequence, kv_head, first_row, rows: 1, position, part: Some(index) };
+            return Item { sequence, kv_head, first_row, rows: 1, position, part: Some(index), run: HeadRun::default() };
         }
         // The last rows have the longest context: they go first, so that no worker is left with a long one at the end.
         let skip = (self.tiles_of(sequence) - 1 - index) * self.tile_rows();
         let rows = self.tile_rows().min(segment.rows as usize - skip);
-        Item { sequence, kv_head, first_row: first_row + skip, rows, position: position + skip, part: None }
+        let (first_row, position) = (first_row + skip, position + skip);
+        Item { sequence, kv_head, first_row, rows, position, part: None, run: HeadRun::default() }
     }
 
     /// Addresses of the pages that hold the positions `tokens`, which begin with a page.
@@ -170,7 +180,22 @@ impl BlockedAttend {
         let format: KvFormat = checked.cache.layout.format;
         let (rows, position, scale) = (item.rows, item.position, checked.scale);
         let products = self.products;
-        let tile = Tile { pages, first_token, format, page_tokens, head_dim, group, rows, position, scale, products };
+        let next_head = if item.run.has_next { checked.cache.layout.planes[KEYS].head_bytes() } else { HERE };
+        let asked_for = item.run.has_previous;
+        let tile = Tile {
+            pages,
+            first_token,
+            format,
+            page_tokens,
+            head_dim,
+            group,
+            rows,
+            position,
+            scale,
+            products,
+            next_head,
+            asked_for,
+        };
         let parts = item.part.map_or(0..tile.parts(), |part| part..part + 1);
         // SAFETY: the instruction set is the machine's (checked when the backend was made); pages were resolved above.
         unsafe { dispatch(worker.isa, Call::Attend { tile: &tile, parts }, &mut work) };
@@ -219,10 +244,14 @@ impl BlockedAttend {
         let mut rows_before = Preceding::default();
         let total = (0..step.sequences).map(|sequence| self.items_of(sequence, cut)).sum();
         let mut walk = Walk::new(|sequence| self.items_of(sequence, cut));
-        while let Some(range) = worker.take(1, total) {
-            for item in range {
-                let (sequence, index) = walk.locate(item);
-                let item = self.item(sequence, index, cut);
+        // All heads of the same rows, where there is enough for everybody: what one head's blocks lie beside are the next one's.
+        let heads = self.checked.kv_heads();
+        let run = if total >= ITEMS_PER_WORKER * worker.workers * heads { heads } else { 1 };
+        while let Some(range) = worker.take(run, total) {
+            for number in range.clone() {
+                let (sequence, index) = walk.locate(number);
+                let run = HeadRun { has_previous: number > range.start, has_next: number + 1 < range.end };
+                let item = Item { run, ..self.item(sequence, index, cut) };
                 if step.flagged(sequence) {
                     for row in 0..if item.part.unwrap_or(0) == 0 { item.rows } else { 0 } {
                         // SAFETY: these outputs belong to the worker that took the item.

@@ -5,7 +5,7 @@
 //! over channels or tokens in one order.
 
 use super::element::Element;
-use crate::simd::vector::Vector;
+use crate::simd::vector::{Vector, prefetch};
 
 /// Rows that kernels over narrow elements take at once: the heads of most groups. Each number of rows is code of its own, so
 /// larger numbers are only for floats, where tiles come with many rows.
@@ -13,6 +13,9 @@ const NARROW_ROWS: usize = 4;
 /// Largest numbers of rows that any vector set takes at once.
 const MOST_SCORE_ROWS: usize = 8;
 const MOST_VALUE_ROWS: usize = 6;
+
+/// [`Values::ahead`] where there is nothing to ask for.
+pub(in crate::ops) const HERE: usize = 0;
 
 /// How many of `left` rows a kernel takes that holds at most `most` in registers.
 #[inline(always)]
@@ -35,6 +38,8 @@ pub(in crate::ops) struct Scores<E> {
     pub(in crate::ops) rows: usize,
     /// Tokens wanted; rounded up to whole vectors, which `page_tokens` is a multiple of.
     pub(in crate::ops) tokens: usize,
+    /// As [`Values::ahead`].
+    pub(in crate::ops) ahead: usize,
 }
 
 /// `scores[r][t] = queries[r] . keys[.., t]`
@@ -49,7 +54,7 @@ pub(in crate::ops) unsafe fn scores<V: Vector, E: Element>(task: Scores<E>) {
         // SAFETY: rows `row .. row + rows` are below `task.rows`.
         let part = unsafe {
             let (queries, scores) = (task.queries.add(row * task.head_dim), task.scores.add(row * task.stride));
-            Scores { queries, scores, rows, ..task }
+            Scores { queries, scores, rows, ahead: if row == 0 { task.ahead } else { HERE }, ..task }
         };
         // SAFETY: this function's condition.
         unsafe {
@@ -94,6 +99,9 @@ unsafe fn score_block<V: Vector, E: Element, const R: usize, const C: usize>(tas
         let mut keys = task.keys.add(token);
         let mut channel = 0;
         while channel < task.head_dim {
+            if task.ahead != HERE {
+                prefetch(keys.cast::<u8>().wrapping_add(task.ahead), C * V::LANES * size_of::<E>());
+            }
             let mut loaded = [V::splat(0.0); C];
             let mut c = 0;
             while c < C {
@@ -139,6 +147,11 @@ pub(in crate::ops) struct Values<E> {
     pub(in crate::ops) sums: *mut f32,
     pub(in crate::ops) rows: usize,
     pub(in crate::ops) tokens: usize,
+    /// Bytes from what is read to what is asked for beside it, which need not be valid; wraps, so that it may lie before.
+    ///
+    /// A block's lines are asked for one by one, between products: all at once they would fill what the machine has for misses, and
+    /// products would wait for lines that nobody needs yet.
+    pub(in crate::ops) ahead: usize,
 }
 
 /// `sums[r] += sum over t of weights[r][t] * values[t]`
@@ -153,7 +166,7 @@ pub(in crate::ops) unsafe fn values<V: Vector, E: Element>(task: Values<E>) {
         // SAFETY: rows `row .. row + rows` are below `task.rows`.
         let part = unsafe {
             let (weights, sums) = (task.weights.add(row * task.stride), task.sums.add(row * task.head_dim));
-            Values { weights, sums, rows, ..task }
+            Values { weights, sums, rows, ahead: if row == 0 { task.ahead } else { HERE }, ..task }
         };
         // SAFETY: this function's condition.
         unsafe {
@@ -207,6 +220,9 @@ unsafe fn value_block<V: Vector, E: Element, const R: usize, const C: usize>(tas
         let mut values = task.values.add(column);
         let mut token = 0;
         while token < task.tokens {
+            if task.ahead != HERE {
+                prefetch(values.cast::<u8>().wrapping_add(task.ahead), C * V::LANES * size_of::<E>());
+            }
             let mut loaded = [V::splat(0.0); C];
             let mut c = 0;
             while c < C {

@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use super::element::{Bf16, Element, Fp8};
-use super::kernels::{self, Scores, Values};
+use super::kernels::{self, HERE, Scores, Values};
 use super::softmax::{self, Factors, Row, Softmax};
 use super::work::{STRIDE, Work};
 use crate::simd::vector::{Vector, prefetch};
@@ -43,6 +43,10 @@ pub(super) struct Tile<'a> {
     pub(super) position: usize,
     pub(super) scale: f32,
     pub(super) products: Products,
+    /// Bytes from the keys of these heads to those of the heads that the worker takes next, of the same pages; [`HERE`]: none.
+    pub(super) next_head: usize,
+    /// Whether the worker had this one's keys asked for so.
+    pub(super) asked_for: bool,
 }
 
 /// What products of keys and values are computed with.
@@ -52,15 +56,6 @@ pub(super) enum Products {
     Vectors,
     /// Tiles of BF16 (`amx`).
     Tiles,
-}
-
-/// What to ask for before it is read.
-#[derive(Clone, Copy)]
-enum Ahead {
-    /// This page's.
-    Values,
-    /// Those of the page so many further on.
-    Keys(usize),
 }
 
 /// Which of a row's two sets of sums a part goes to.
@@ -95,20 +90,23 @@ impl Tile<'_> {
         self.context().div_ceil(PART)
     }
 
-    /// Pages lie anywhere, in blocks too short for the machine to see a stream: a page's values are asked for with its scores,
-    /// its keys with the values of the page a part before it (or two pages before it within the first part).
+    /// Where keys lie whose time comes a part after that of the values at `token` of the part at `start`, in bytes from those: pages
+    /// lie anywhere, in blocks too short for the machine to see a stream. So a page's values are asked for with its scores, and its
+    /// keys with the values of a page a part before it, of this head or the one before; where there is none, two pages before it.
     #[inline(always)]
-    fn ask_ahead<E: Element>(&self, position: usize, ahead: Ahead) {
-        let bytes = self.page_tokens * self.head_dim * size_of::<E>();
-        let index = (position - self.first_token) / self.page_tokens;
-        match ahead {
-            Ahead::Values => prefetch(self.pages[index].values, bytes),
-            Ahead::Keys(pages) => {
-                if let Some(page) = self.pages.get(index + pages) {
-                    prefetch(page.keys, bytes);
-                }
-            }
+    fn keys_a_part_on(&self, start: usize, token: usize) -> usize {
+        let values = self.page(start + token).values as usize;
+        match self.page_after(start + token, PART / self.page_tokens) {
+            Some(page) => (page.keys as usize).wrapping_sub(values),
+            None if self.next_head == HERE => HERE,
+            None => (self.pages[token / self.page_tokens].keys as usize).wrapping_add(self.next_head).wrapping_sub(values),
         }
+    }
+
+    /// The page so many pages after that of `position`.
+    #[inline(always)]
+    fn page_after(&self, position: usize, pages: usize) -> Option<&PageBlocks> {
+        self.pages.get((position - self.first_token) / self.page_tokens + pages)
     }
 }
 
@@ -150,9 +148,11 @@ unsafe fn attend_part<V: Vector, E: Element>(tile: &Tile<'_>, start: usize, targ
             let count = page_tokens.min(tokens - token);
             let row = tile.first_seeing(start + token);
             let page = tile.page(start + token);
-            tile.ask_ahead::<E>(start + token, Ahead::Values);
-            if start == tile.first_token {
-                tile.ask_ahead::<E>(start + token, Ahead::Keys(2));
+            if start == tile.first_token
+                && !tile.asked_for
+                && let Some(later) = tile.page_after(start + token, 2)
+            {
+                prefetch(later.keys, page_tokens * head_dim * size_of::<E>());
             }
             let task = Scores::<E> {
                 keys: page.keys.cast(),
@@ -163,6 +163,7 @@ unsafe fn attend_part<V: Vector, E: Element>(tile: &Tile<'_>, start: usize, targ
                 stride: STRIDE,
                 rows: (tile.rows - row) * group,
                 tokens: count,
+                ahead: (page.values as usize).wrapping_sub(page.keys as usize),
             };
             page_scores::<V, E>(task, work.block);
             token += page_tokens;
@@ -208,7 +209,6 @@ unsafe fn add_values<V: Vector, E: Element>(tile: &Tile<'_>, start: usize, targe
     let mut token = 0;
     while token < tokens {
         let count = page_tokens.min(tokens - token);
-        tile.ask_ahead::<E>(start + token, Ahead::Keys(PART / page_tokens));
         // SAFETY: this function's condition; these tokens are the part's.
         unsafe { page_values::<V, E>(tile, (start, token, count), (work.scores, sums), work.block) };
         token += page_tokens;
@@ -225,10 +225,11 @@ unsafe fn page_scores<V: Vector, E: Element>(task: Scores<E>, block: &mut [f32])
             kernels::scores::<V, E>(task);
             return;
         }
-        kernels::widen::<V, E>(task.keys, block.as_mut_ptr(), task.page_tokens * task.head_dim);
-        let Scores { page_tokens, head_dim, queries, scores, stride, rows, tokens, .. } = task;
+        let Scores { keys, page_tokens, head_dim, queries, scores, stride, rows, tokens, ahead } = task;
+        prefetch(keys.cast::<u8>().wrapping_add(ahead), page_tokens * head_dim * size_of::<E>());
+        kernels::widen::<V, E>(keys, block.as_mut_ptr(), page_tokens * head_dim);
         let keys = block.as_ptr();
-        kernels::scores::<V, f32>(Scores { keys, page_tokens, head_dim, queries, scores, stride, rows, tokens });
+        kernels::scores::<V, f32>(Scores { keys, page_tokens, head_dim, queries, scores, stride, rows, tokens, ahead: HERE });
     }
 }
 
@@ -248,8 +249,10 @@ unsafe fn page_values<V: Vector, E: Element>(
     // SAFETY: this function's condition; `block` holds a page.
     unsafe {
         let stored: *const E = tile.page(start + token).values.cast();
+        let mut ahead = tile.keys_a_part_on(start, token);
         let wide = (tile.rows - first) * group >= WIDEN_ROWS && !E::WIDE;
         if wide {
+            prefetch(stored.cast::<u8>().wrapping_add(ahead), tile.page_tokens * head_dim * size_of::<E>());
             kernels::widen::<V, E>(stored, block.as_mut_ptr(), count * head_dim);
         }
         // Rows on the diagonal see fewer tokens, each one more than the row before it; the rest see all.
@@ -258,15 +261,26 @@ unsafe fn page_values<V: Vector, E: Element>(
             let (rows, tokens) = if row < full { (1, tile.position + row + 1 - start - token) } else { (tile.rows - row, count) };
             let weights = weights.as_ptr().add(row * group * STRIDE + token);
             let sums = sums.as_mut_ptr().add(row * group * head_dim);
-            let (stride, rows_g) = (STRIDE, rows * group);
+            let (stride, value_stride, rows_g) = (STRIDE, head_dim, rows * group);
             if wide {
                 let values = block.as_ptr();
-                let value_stride = head_dim;
-                kernels::values::<V, f32>(Values { values, value_stride, head_dim, weights, stride, sums, rows: rows_g, tokens });
+                let task = Values { values, value_stride, head_dim, weights, stride, sums, rows: rows_g, tokens, ahead: HERE };
+                kernels::values::<V, f32>(task);
             } else {
-                let (values, value_stride) = (stored, head_dim);
-                kernels::values::<V, E>(Values { values, value_stride, head_dim, weights, stride, sums, rows: rows_g, tokens });
+                let values = stored;
+                kernels::values::<V, E>(Values {
+                    values,
+                    value_stride,
+                    head_dim,
+                    weights,
+                    stride,
+                    sums,
+                    rows: rows_g,
+                    tokens,
+                    ahead,
+                });
             }
+            ahead = HERE;
             row += rows;
         }
     }

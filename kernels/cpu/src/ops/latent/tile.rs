@@ -6,7 +6,7 @@
 //! What a row comes to depends, to the bit, on the tokens that it sees alone: rows and heads share loads, never sums.
 
 use crate::isa::Isa;
-use crate::ops::attend::kernels::{self, Scores, Values};
+use crate::ops::attend::kernels::{self, HERE, Scores, Values};
 use crate::ops::attend::softmax::{self, Factors, Row, Softmax};
 use crate::ops::tokens::Found;
 use crate::simd::vector::Vector;
@@ -235,6 +235,7 @@ unsafe fn part<V: Vector>(tile: &Tile, found: &Found, (target, start): (Target, 
             stride: STRIDE,
             rows: (tile.rows - first) * heads,
             tokens,
+            ahead: HERE,
         });
         let sums = if target == Target::Own { &mut work.own } else { &mut work.aside };
         let factors = Factors { scores: work.score_factors.as_ptr(), weights: work.weight_factors.as_ptr() };
@@ -261,6 +262,7 @@ unsafe fn part<V: Vector>(tile: &Tile, found: &Found, (target, start): (Target, 
                 sums: sums.latents[row * heads * padded..].as_mut_ptr(),
                 rows: rows * heads,
                 tokens,
+                ahead: HERE,
             });
             row += rows;
         }

@@ -15,7 +15,7 @@ use millrace_ops::BackendError;
 
 use super::{Checked, Row, top};
 use crate::isa::Isa;
-use crate::ops::attend::kernels::{self, Scores};
+use crate::ops::attend::kernels::{self, HERE, Scores};
 use crate::ops::step::{Preceding, Walk};
 use crate::ops::tokens::{Found, TokenPlane};
 use crate::simd::vector::Vector;
@@ -270,6 +270,7 @@ unsafe fn with<V: Vector>(part: Part<'_>) {
             stride: STRIDE,
             rows: heads,
             tokens,
+            ahead: HERE,
         });
         let zero = V::splat(0.0);
         let mut at = 0;
