@@ -41,8 +41,11 @@ fn main() -> Result<(), AnyError> {
         Some("scalar") => Some(Isa::Scalar),
         Some("avx2") => Some(Isa::Avx2),
         Some("avx512") => Some(Isa::Avx512),
+        Some("avx512bf16") => Some(Isa::Avx512Bf16),
         Some("amx") => Some(Isa::Amx),
-        Some(other) => return Err(format!("`{other}` is no instruction set; use best, scalar, avx2, avx512 or amx").into()),
+        Some(other) => {
+            return Err(format!("`{other}` is no instruction set; use best, scalar, avx2, avx512, avx512bf16 or amx").into());
+        }
     };
     let backend = CpuBackend::new(CpuOptions { threads, compute: CpuCompute::Fast, isa })?;
     println!("{:?}", backend.describe());

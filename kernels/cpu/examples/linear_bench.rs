@@ -161,6 +161,7 @@ fn main() {
         "scalar" => Some(Isa::Scalar),
         "avx2" => Some(Isa::Avx2),
         "avx512" => Some(Isa::Avx512),
+        "avx512bf16" => Some(Isa::Avx512Bf16),
         "amx" => Some(Isa::Amx),
         _ => None,
     };

@@ -12,13 +12,16 @@ pub enum Isa {
     Avx2,
     /// AVX-512 F, BW, DQ, VL and VNNI, and all that [`Isa::Avx2`] needs.
     Avx512,
-    /// AMX tiles of BF16, AVX-512 BF16, and all that [`Isa::Avx512`] needs. Dense products of BF16 and FP8 weights use tiles;
-    /// all else is as with [`Isa::Avx512`].
+    /// AVX-512 BF16 and VBMI, and all that [`Isa::Avx512`] needs. Products of many rows with BF16 and FP8 weights are dot products of
+    /// BF16; all else is as with [`Isa::Avx512`].
+    Avx512Bf16,
+    /// AMX tiles of BF16, and all that [`Isa::Avx512Bf16`] needs. Tiles are used where the latter has dot products; all else is as
+    /// with that.
     Amx,
 }
 
 impl Isa {
-    const ALL: [Self; 4] = [Self::Scalar, Self::Avx2, Self::Avx512, Self::Amx];
+    const ALL: [Self; 5] = [Self::Scalar, Self::Avx2, Self::Avx512, Self::Avx512Bf16, Self::Amx];
 
     /// The best one of this machine.
     pub fn detect() -> Self {
@@ -43,11 +46,13 @@ impl Isa {
                     && is_x86_feature_detected!("avx512vl")
                     && is_x86_feature_detected!("avx512vnni")
             };
+            let bf16 = || avx512() && is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512vbmi");
             match self {
                 Self::Scalar => true,
                 Self::Avx2 => avx2(),
                 Self::Avx512 => avx512(),
-                Self::Amx => avx512() && is_x86_feature_detected!("avx512bf16") && tiles_granted(),
+                Self::Avx512Bf16 => bf16(),
+                Self::Amx => bf16() && tiles_granted(),
             }
         }
         #[cfg(not(target_arch = "x86_64"))]
@@ -92,6 +97,7 @@ impl fmt::Display for Isa {
             Self::Scalar => "scalar",
             Self::Avx2 => "avx2",
             Self::Avx512 => "avx512-vnni",
+            Self::Avx512Bf16 => "avx512-bf16",
             Self::Amx => "amx",
         })
     }

@@ -17,8 +17,6 @@ mod activations;
 #[cfg(target_arch = "x86_64")]
 mod ahead;
 #[cfg(target_arch = "x86_64")]
-mod amx;
-#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -32,6 +30,8 @@ mod source;
 mod storage;
 #[cfg(test)]
 mod tests;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
 mod weight;
 
 use std::ops::Range;
@@ -103,7 +103,7 @@ pub unsafe fn quantize(task: &LinearTask<'_>, rows: Range<usize>, to: &Quantized
     #[cfg(target_arch = "x86_64")]
     if task.form.tiles() {
         // SAFETY: this function's conditions are its own; the instruction set was checked when the weight was packed.
-        unsafe { amx::split(&source, rows, to) };
+        unsafe { tiles::split(&source, rows, to) };
         return;
     }
     // SAFETY: this function's conditions are theirs; the instruction set was checked when the weight was packed.
@@ -113,7 +113,7 @@ pub unsafe fn quantize(task: &LinearTask<'_>, rows: Range<usize>, to: &Quantized
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => avx2::quantize(&source, rows.clone(), to),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Amx => avx512::quantize(&source, rows.clone(), to),
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => avx512::quantize(&source, rows.clone(), to),
             #[cfg(not(target_arch = "x86_64"))]
             _ => activations::quantize(&source, rows.clone(), to),
         }
@@ -121,7 +121,7 @@ pub unsafe fn quantize(task: &LinearTask<'_>, rows: Range<usize>, to: &Quantized
             match task.weight.isa {
                 Isa::Scalar => activations::quantize_remainders(&source, rows.clone(), to),
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx2 | Isa::Avx512 | Isa::Amx => avx2::quantize_remainders(&source, rows.clone(), to),
+                Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => avx2::quantize_remainders(&source, rows.clone(), to),
                 #[cfg(not(target_arch = "x86_64"))]
                 _ => activations::quantize_remainders(&source, rows.clone(), to),
             }
@@ -147,13 +147,17 @@ pub unsafe fn multiply(task: &LinearTask<'_>, panels: Range<usize>, scratch: &Qu
     unsafe {
         match (task.weight.isa, &task.weight.layout) {
             #[cfg(target_arch = "x86_64")]
-            (Isa::Amx, PanelLayout::Dense(layout)) if task.form.tiles() => {
-                amx::multiply(task, layout, panels, scratch);
+            (_, PanelLayout::Dense(layout)) if task.form.tiles() => {
+                tiles::multiply(task, layout, panels, scratch);
             }
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512 | Isa::Amx, PanelLayout::Int(layout)) => avx512::multiply_int(task, layout, panels, scratch),
+            (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, PanelLayout::Int(layout)) => {
+                avx512::multiply_int(task, layout, panels, scratch)
+            }
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512 | Isa::Amx, PanelLayout::Dense(layout)) => avx512::multiply_dense(task, layout, panels),
+            (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, PanelLayout::Dense(layout)) => {
+                avx512::multiply_dense(task, layout, panels)
+            }
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx2, PanelLayout::Int(layout)) => avx2::multiply_int(task, layout, panels, scratch),
             #[cfg(target_arch = "x86_64")]

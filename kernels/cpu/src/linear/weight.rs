@@ -18,9 +18,9 @@ pub enum CpuCompute {
     /// In f32 on exactly the values that the weight's format holds: slow and accurate.
     Reference,
     /// In the weight's format: INT8 activations for Int8 and Int4, f32 activations for the others, rounded to BF16 where products
-    /// use tiles ([`Isa::Amx`]).
+    /// use tiles ([`Isa::Amx`]) or dot products of BF16 ([`Isa::Avx512Bf16`]).
     Fast,
-    /// The same with activations of 15 bits and a sign for Int8 and Int4, of 16 bits in tiles: two products for one, but where 16
+    /// The same with activations of 15 bits and a sign for Int8 and Int4, of 16 bits in these: two products for one, but where 16
     /// bits cost no more.
     Precise,
 }
@@ -58,7 +58,7 @@ impl PackedWeight {
             PanelLayout::Int(_) => ActivationForm::BlocksAndRemainders,
             PanelLayout::Dense(DenseLayout { element: Element::F32, .. }) => ActivationForm::Floats,
             // Few rows leave most of a tile empty, and filling it costs more than vectors need.
-            PanelLayout::Dense(_) if self.isa != Isa::Amx || rows == StepRows::Few => ActivationForm::Floats,
+            PanelLayout::Dense(_) if self.isa < Isa::Avx512Bf16 || rows == StepRows::Few => ActivationForm::Floats,
             PanelLayout::Dense(_) if precise => ActivationForm::Bf16Pairs,
             PanelLayout::Dense(_) => ActivationForm::Bf16,
         }

@@ -5,41 +5,10 @@
 //! [`Configured`] touches it, and compilers use no tiles on their own.
 
 use std::arch::asm;
-use std::arch::x86_64::*;
 use std::marker::PhantomData;
 use std::mem::offset_of;
 
-/// Rows of a tile, and bytes of each.
-pub(crate) const TILE_ROWS: usize = 16;
-pub(crate) const ROW_BYTES: usize = 64;
-pub(crate) const TILE_BYTES: usize = TILE_ROWS * ROW_BYTES;
-/// Panels of a loop.
-pub(crate) const PANELS: usize = 2;
-/// Bytes that a loop prefetches in each step.
-pub(crate) const PREFETCH_BYTES: usize = 4 * 64;
-
-/// Where a loop puts the sums of 16 rows with one panel, `row_bytes` from one row to the next. Assembly reads it.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct Target {
-    pub(crate) start: *mut f32,
-    pub(crate) row_bytes: usize,
-}
-
-/// Sums of 16 rows with one panel.
-#[repr(C, align(64))]
-#[derive(Clone, Copy)]
-pub(crate) struct Sums(pub(crate) [[f32; 16]; TILE_ROWS]);
-
-impl Sums {
-    pub(crate) const ZERO: Self = Self([[0.0; 16]; TILE_ROWS]);
-
-    pub(crate) fn target(&mut self) -> Target {
-        Target { start: self.0.as_mut_ptr().cast(), row_bytes: ROW_BYTES }
-    }
-}
-
-const _: () = assert!(size_of::<Target>() == 16 && offset_of!(Target, start) == 0 && offset_of!(Target, row_bytes) == 8);
+use super::tiles::{Operands, PANELS, ROW_BYTES, TILE_ROWS, Target, TileProducts};
 
 /// LDTILECFG's operand: palette 1, all eight tiles of 16 rows by 64 bytes.
 #[repr(C, align(64))]
@@ -84,29 +53,23 @@ impl Drop for Configured {
     }
 }
 
-/// Operands of a loop over tiles of 32 columns: for tiles of 16 rows of activations, times two panels. Assembly reads some of them.
-#[repr(C)]
-pub(crate) struct Operands {
-    /// The first part of the first row; rows are `row_bytes` apart, a row's parts `part_bytes`.
-    pub(crate) x: *const u8,
-    pub(crate) row_bytes: usize,
-    pub(crate) part_bytes: usize,
-    /// Of each row, at least 1.
-    pub(crate) parts: usize,
-    /// Two panels, their tiles one behind the other.
-    pub(crate) w: [*const u8; PANELS],
-    /// Tiles of each, at least 1.
-    pub(crate) steps: usize,
-    /// What to prefetch in the first step, and how much further on in each: [`PREFETCH_BYTES`], or 0 for the same again.
-    pub(crate) ahead: *const u8,
-    pub(crate) ahead_bytes: usize,
+impl TileProducts for Configured {
+    unsafe fn two(&self, operands: &Operands, sums: &[[Target; PANELS]; 2]) {
+        // SAFETY: the caller's condition; tiles are configured while `self` lives.
+        unsafe { two(operands, sums, self) }
+    }
+
+    unsafe fn one(&self, operands: &Operands, sums: &[Target; PANELS]) {
+        // SAFETY: as above.
+        unsafe { one(operands, sums, self) }
+    }
 }
 
 /// Sums of 32 rows with two panels: `sums[tile][panel]`.
 ///
 /// # Safety
 /// `operands` can be read as far as they say (`ahead` need not), `sums` can be written; tiles are configured.
-pub(crate) unsafe fn two(operands: &Operands, sums: &[[Target; PANELS]; 2], _: &Configured) {
+unsafe fn two(operands: &Operands, sums: &[[Target; PANELS]; 2], _: &Configured) {
     let second = operands.x.wrapping_add(TILE_ROWS * operands.row_bytes);
     // SAFETY: reads what the operands say, 64 bytes a row and part and 1024 a tile of weights, and writes the four tiles of sums.
     unsafe {
@@ -177,7 +140,7 @@ pub(crate) unsafe fn two(operands: &Operands, sums: &[[Target; PANELS]; 2], _: &
 ///
 /// # Safety
 /// As [`two`].
-pub(crate) unsafe fn one(operands: &Operands, sums: &[Target; PANELS], _: &Configured) {
+unsafe fn one(operands: &Operands, sums: &[Target; PANELS], _: &Configured) {
     // SAFETY: reads what the operands say, 64 bytes a row and part and 1024 a tile of weights, and writes two tiles of sums;
     // addresses beyond are only prefetched.
     unsafe {
@@ -224,19 +187,4 @@ pub(crate) unsafe fn one(operands: &Operands, sums: &[Target; PANELS], _: &Confi
             options(nostack),
         );
     }
-}
-
-/// The nearest BF16 numbers, ties to even; subnormal numbers become zeros.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bf16,avx512vl")]
-pub(crate) fn rounded(x: __m512) -> __m256i {
-    // SAFETY: both types are 32 bytes without any invalid ones.
-    unsafe { std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(x)) }
-}
-
-/// BF16 numbers as f32.
-#[inline]
-#[target_feature(enable = "avx512f")]
-pub(crate) fn widened(bits: __m256i) -> __m512 {
-    _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits)))
 }

@@ -9,11 +9,15 @@ pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
 mod convert;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod dots;
 pub(crate) mod math;
 mod rows;
 mod scalar;
 #[cfg(test)]
 mod tests;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod tiles;
 pub(crate) mod vector;
 
 use crate::isa::Isa;
@@ -55,7 +59,7 @@ macro_rules! dispatched {
                 Isa::Avx2 => unsafe { with_avx2($($arg),*) },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx512 | Isa::Amx => unsafe { with_avx512($($arg),*) },
+                Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => unsafe { with_avx512($($arg),*) },
                 #[cfg(not(target_arch = "x86_64"))]
                 _ => $scalar($($arg),*),
             }

@@ -42,6 +42,11 @@ fn avx512() {
 }
 
 #[test]
+fn avx512_bf16() {
+    run_on(Isa::Avx512Bf16);
+}
+
+#[test]
 fn amx() {
     run_on(Isa::Amx);
 }

@@ -65,10 +65,19 @@ impl<'a> Case<'a> {
     }
 }
 
-/// What products differ by: instruction sets, and for the last one what steps are like.
+/// What products differ by: instruction sets, and for those with products of BF16 what steps are like.
 pub(super) fn kernels() -> Vec<(Isa, StepRows)> {
     let many = Isa::available().into_iter().map(|isa| (isa, StepRows::Many));
-    many.chain(Isa::Amx.supported().then_some((Isa::Amx, StepRows::Few))).collect()
+    many.chain(with_bf16().into_iter().map(|isa| (isa, StepRows::Few))).collect()
+}
+
+/// Instruction sets of this machine that multiply in BF16.
+pub(super) fn with_bf16() -> Vec<Isa> {
+    let sets: Vec<Isa> = Isa::available().into_iter().filter(|isa| *isa >= Isa::Avx512Bf16).collect();
+    if sets.is_empty() {
+        eprintln!("nothing to test: this machine has no {}", Isa::Avx512Bf16);
+    }
+    sets
 }
 
 pub(super) fn pack(tensor: &Tensor, format: WeightFormat, isa: Isa) -> PackedWeight {

@@ -2,6 +2,7 @@
 
 use millrace_ops::{TensorFormat, TensorView, WeightFormat, WeightMemory};
 
+use super::case::with_bf16;
 use super::tensors::{Random, Tensor};
 use crate::Isa;
 use crate::linear::{ActivationForm, CpuCompute, PANEL_ROWS, PackedWeight, StepRows};
@@ -84,9 +85,6 @@ fn large_weights_are_packed_by_several_threads_alike() {
 
 #[test]
 fn tiles_are_for_many_rows_of_bf16_and_fp8() {
-    if !Isa::Amx.supported() {
-        return eprintln!("skipped: this machine has no {}", Isa::Amx);
-    }
     use ActivationForm::{Bf16, Bf16Pairs, Blocks, BlocksAndRemainders, Floats};
     let tensor = Tensor::random(TensorFormat::F32, 16, 64, &mut Random::new(9));
     for (format, compute, few, many) in [
@@ -98,7 +96,9 @@ fn tiles_are_for_many_rows_of_bf16_and_fp8() {
         (WeightFormat::Int8, CpuCompute::Fast, Blocks, Blocks),
         (WeightFormat::Int4, CpuCompute::Precise, BlocksAndRemainders, BlocksAndRemainders),
     ] {
-        let weight = PackedWeight::pack(&[tensor.view()], format, compute, Isa::Amx).unwrap();
-        assert_eq!([StepRows::Few, StepRows::Many].map(|rows| weight.form(rows)), [few, many], "{format} {compute:?}");
+        for isa in with_bf16() {
+            let weight = PackedWeight::pack(&[tensor.view()], format, compute, isa).unwrap();
+            assert_eq!([StepRows::Few, StepRows::Many].map(|rows| weight.form(rows)), [few, many], "{format} {compute:?} {isa}");
+        }
     }
 }

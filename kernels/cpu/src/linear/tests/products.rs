@@ -2,7 +2,7 @@
 
 use millrace_ops::{LinearMode, TensorFormat, WeightFormat};
 
-use super::case::{BEFORE, Case, check, effective, kernels, pack, product};
+use super::case::{BEFORE, Case, check, effective, kernels, pack, product, with_bf16};
 use super::lookup::WEIGHT_FORMATS;
 use super::tensors::{Random, Tensor, packed_int4, shapes};
 use crate::Isa;
@@ -110,21 +110,20 @@ fn a_row_does_not_depend_on_its_batch_or_on_how_panels_are_split() {
 /// More rows than tiles take in one strip or block.
 #[test]
 fn many_rows_in_tiles_come_to_what_few_do() {
-    if !Isa::Amx.supported() {
-        return eprintln!("skipped: this machine has no {}", Isa::Amx);
-    }
     let mut random = Random::new(23);
     let tensor = Tensor::random(TensorFormat::F32, 40, 576, &mut random);
     let rows = 450;
     let x = random.values(rows * 576);
-    for format in [WeightFormat::Bf16, WeightFormat::Fp8] {
-        for compute in [CpuCompute::Fast, CpuCompute::Precise] {
-            let weight = PackedWeight::pack(&[tensor.view()], format, compute, Isa::Amx).unwrap();
+    let formats = [WeightFormat::Bf16, WeightFormat::Fp8];
+    let computes = [CpuCompute::Fast, CpuCompute::Precise];
+    for (isa, format) in with_bf16().into_iter().flat_map(|isa| formats.map(|format| (isa, format))) {
+        for compute in computes {
+            let weight = PackedWeight::pack(&[tensor.view()], format, compute, isa).unwrap();
             let whole = Case::new(&weight, &x).run(0, rows);
             for first in (0..rows).step_by(37) {
                 let count = 37.min(rows - first);
                 let part = Case::new(&weight, &x).run(first, count);
-                assert_eq!(part, whole[first * 40..][..count * 40], "{format}, {compute:?}, rows from {first}");
+                assert_eq!(part, whole[first * 40..][..count * 40], "{format}, {compute:?}, {isa}, rows from {first}");
             }
         }
     }

@@ -22,8 +22,9 @@ use std::ops::Range;
 
 use super::tile::{PART, Target as Kept, Tile, merge_part, set_factors, weigh};
 use super::work::{STRIDE, WEIGHT_STRIDE, Work};
-use crate::simd::amx::{self, Configured, Operands, TILE_BYTES, TILE_ROWS, Target};
+use crate::simd::amx::Configured;
 use crate::simd::avx512::Avx512;
+use crate::simd::tiles::{self, Operands, TILE_BYTES, TILE_ROWS, Target, TileProducts};
 use pack::{AS_THEY_ARE, FINITE, pack_keys, pack_values, whole_tokens};
 
 /// Rows, columns of one panel, and numbers summed over, of a tile.
@@ -95,11 +96,11 @@ unsafe fn split_queries(tile: &Tile<'_>, work: &mut Work<'_>) {
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl,avx512bf16")]
 unsafe fn put_parts(x: __m512, high: *mut u16, low: *mut u16) {
-    let rounded = amx::rounded(x);
+    let rounded = tiles::rounded(x);
     // SAFETY: this function's condition.
     unsafe {
         _mm256_storeu_si256(high.cast(), rounded);
-        _mm256_storeu_si256(low.cast(), amx::rounded(_mm512_sub_ps(x, amx::widened(rounded))));
+        _mm256_storeu_si256(low.cast(), tiles::rounded(_mm512_sub_ps(x, tiles::widened(rounded))));
     }
 }
 
@@ -121,6 +122,7 @@ unsafe fn scores(tile: &Tile<'_>, start: usize, work: &mut Work<'_>, configured:
                 row_bytes: PARTS * head_dim * 2,
                 part_bytes: head_dim * 2,
                 parts: PARTS,
+                rows: count,
                 w: [panel(0), panel(1)],
                 steps,
                 ahead: queries.cast(),
@@ -129,7 +131,7 @@ unsafe fn scores(tile: &Tile<'_>, start: usize, work: &mut Work<'_>, configured:
             let scores = work.scores[first * STRIDE + token..].as_mut_ptr();
             // SAFETY: `count` queries from `first` and spare rows behind them are in `work`, as are their scores; both blocks of
             // tokens were packed.
-            unsafe { multiply(&operands, (scores, STRIDE), count, configured) };
+            unsafe { multiply(&operands, (scores, STRIDE), configured) };
         }
     }
 }
@@ -189,6 +191,7 @@ unsafe fn sums(tile: &Tile<'_>, start: usize, kept: Kept, work: &mut Work<'_>, c
                 row_bytes: PARTS * WEIGHT_STRIDE * 2,
                 part_bytes: WEIGHT_STRIDE * 2,
                 parts: PARTS,
+                rows: count,
                 w: [panel(0), panel(1)],
                 steps: seen.div_ceil(DEPTH),
                 ahead: weights.cast(),
@@ -196,7 +199,7 @@ unsafe fn sums(tile: &Tile<'_>, start: usize, kept: Kept, work: &mut Work<'_>, c
             };
             let sums = kept_sums(work, kept)[first * head_dim + channel..].as_mut_ptr();
             // SAFETY: as in `scores`.
-            unsafe { multiply(&operands, (sums, head_dim), count, configured) };
+            unsafe { multiply(&operands, (sums, head_dim), configured) };
         }
     }
 }
@@ -204,16 +207,16 @@ unsafe fn sums(tile: &Tile<'_>, start: usize, kept: Kept, work: &mut Work<'_>, c
 /// Products of up to 32 rows with 32 columns, into rows `stride` floats apart.
 ///
 /// # Safety
-/// `operands` as in [`amx::two`]; rows up to a multiple of 16 can be read and written.
-unsafe fn multiply(operands: &Operands, (to, stride): (*mut f32, usize), rows: usize, configured: &Configured) {
+/// `operands` as in [`TileProducts::two`]; their rows up to a multiple of 16 can be written.
+unsafe fn multiply(operands: &Operands, (to, stride): (*mut f32, usize), configured: &Configured) {
     let target = |row: usize, column: usize| Target { start: to.wrapping_add(row * stride + column), row_bytes: stride * 4 };
     let first = [target(0, 0), target(0, COLUMNS)];
     // SAFETY: this function's condition.
     unsafe {
-        if rows > ROWS {
-            amx::two(operands, &[first, [target(ROWS, 0), target(ROWS, COLUMNS)]], configured);
+        if operands.rows > ROWS {
+            configured.two(operands, &[first, [target(ROWS, 0), target(ROWS, COLUMNS)]]);
         } else {
-            amx::one(operands, &first, configured);
+            configured.one(operands, &first);
         }
     }
 }

@@ -12,7 +12,7 @@ use super::super::LinearTask;
 use super::super::activations::QuantizedRows;
 use super::super::layout::{DenseLayout, PANEL_ROWS, TILE_COLS};
 use super::put::put;
-use crate::simd::amx::{self, Configured, Operands, PANELS, PREFETCH_BYTES, Sums, TILE_ROWS, Target};
+use crate::simd::tiles::{Operands, PANELS, PREFETCH_BYTES, Sums, TILE_ROWS, Target, TileProducts};
 
 /// Activations that are multiplied with all panels of a call before the next are: they stay in the second cache level beside the
 /// panels, which are read again for each such block.
@@ -27,7 +27,7 @@ pub(super) unsafe fn multiply(
     layout: &DenseLayout,
     panels: Range<usize>,
     scratch: &QuantizedRows,
-    configured: &Configured,
+    products: &impl TileProducts,
 ) {
     let pair_bytes = 2 * TILE_ROWS * task.passes() * QuantizedRows::row_bytes(layout.cols);
     let block = (BLOCK_BYTES / pair_bytes).max(1) * 2 * TILE_ROWS;
@@ -36,7 +36,7 @@ pub(super) unsafe fn multiply(
         for panel in panels.clone().step_by(PANELS) {
             let place = Place { panel, count: PANELS.min(panels.end - panel), rows: rows.clone() };
             // SAFETY: the panels and rows exist; the rest is the caller's condition.
-            unsafe { place.multiply(task, layout, scratch, configured) };
+            unsafe { place.multiply(task, layout, scratch, products) };
         }
     }
 }
@@ -51,7 +51,13 @@ struct Place {
 impl Place {
     /// # Safety
     /// The panels and rows exist; the conditions of [`super::multiply`].
-    unsafe fn multiply(&self, task: &LinearTask<'_>, layout: &DenseLayout, scratch: &QuantizedRows, configured: &Configured) {
+    unsafe fn multiply(
+        &self,
+        task: &LinearTask<'_>,
+        layout: &DenseLayout,
+        scratch: &QuantizedRows,
+        products: &impl TileProducts,
+    ) {
         let (panel_bytes, part_bytes) = (layout.panel_bytes(), QuantizedRows::row_bytes(layout.cols));
         let steps = layout.cols.div_ceil(TILE_COLS);
         let start = task.weight.storage.start().wrapping_add(self.panel * panel_bytes);
@@ -70,6 +76,7 @@ impl Place {
                 row_bytes: task.passes() * part_bytes,
                 part_bytes,
                 parts: task.passes(),
+                rows: left.min(2 * TILE_ROWS),
                 // A panel without a second one is its own.
                 w: [start, start.wrapping_add((self.count - 1) * panel_bytes)],
                 steps,
@@ -91,9 +98,9 @@ impl Place {
             // the scratch has spare rows behind the last; a tile of sums that is stored directly has 16 rows and columns there.
             unsafe {
                 if left > TILE_ROWS {
-                    amx::two(&operands, &targets, configured);
+                    products.two(&operands, &targets);
                 } else {
-                    amx::one(&operands, &targets[0], configured);
+                    products.one(&operands, &targets[0]);
                 }
                 for (tile, (sums, buffer)) in sums.iter().zip(&buffer).enumerate().take(left.div_ceil(TILE_ROWS)) {
                     if sums[0].is_none() {

@@ -15,7 +15,7 @@ use super::super::activations::QuantizedRows;
 use super::super::avx512::e4m3;
 use super::super::layout::{DENSE_BLOCK_COLS, DenseLayout, TILE_COLS};
 use super::put::put;
-use crate::simd::amx::{self, Configured, Operands, PANELS, Sums, TILE_BYTES, TILE_ROWS};
+use crate::simd::tiles::{Operands, PANELS, Sums, TILE_BYTES, TILE_ROWS, TileProducts};
 
 /// Pairs of tiles of activations in a strip: what has been widened is used by that many.
 const STRIP_PAIRS: usize = 4;
@@ -36,7 +36,7 @@ pub(super) unsafe fn multiply(
     layout: &DenseLayout,
     panels: Range<usize>,
     scratch: &QuantizedRows,
-    configured: &Configured,
+    products: &impl TileProducts,
 ) {
     let mut widened = Widened([[0; BLOCK_TILES * TILE_BYTES]; PANELS]);
     for panel in panels.clone().step_by(PANELS) {
@@ -44,7 +44,7 @@ pub(super) unsafe fn multiply(
         for row in (0..task.rows).step_by(STRIP_PAIRS * PAIR_ROWS) {
             let strip = Strip { panel, count, row, pairs: (task.rows - row).div_ceil(PAIR_ROWS).min(STRIP_PAIRS) };
             // SAFETY: the panels and rows exist; the rest is the caller's condition.
-            unsafe { strip.multiply(task, layout, (scratch, configured), &mut widened) };
+            unsafe { strip.multiply(task, layout, (scratch, products), &mut widened) };
         }
     }
 }
@@ -65,7 +65,7 @@ impl Strip {
         &self,
         task: &LinearTask<'_>,
         layout: &DenseLayout,
-        (scratch, configured): (&QuantizedRows, &Configured),
+        (scratch, products): (&QuantizedRows, &impl TileProducts),
         widened: &mut Widened,
     ) {
         let part_bytes = QuantizedRows::row_bytes(layout.cols);
@@ -86,6 +86,7 @@ impl Strip {
                     row_bytes: task.passes() * part_bytes,
                     part_bytes,
                     parts: task.passes(),
+                    rows: (task.rows - row).min(PAIR_ROWS),
                     w: [widened.0[0].as_ptr(), widened.0[self.count - 1].as_ptr()],
                     steps: (layout.cols - first).min(DENSE_BLOCK_COLS).div_ceil(TILE_COLS),
                     ahead: x,
@@ -96,10 +97,10 @@ impl Strip {
                 unsafe {
                     let targets = sums.each_mut().map(|sums| sums.each_mut().map(Sums::target));
                     let tiles = if task.rows - row > TILE_ROWS {
-                        amx::two(&operands, &targets, configured);
+                        products.two(&operands, &targets);
                         2
                     } else {
-                        amx::one(&operands, &targets[0], configured);
+                        products.one(&operands, &targets[0]);
                         1
                     };
                     for p in 0..self.count {

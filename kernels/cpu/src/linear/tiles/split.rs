@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use super::super::activations::{QuantizedRows, Source};
 use super::super::layout::TILE_COLS;
-use crate::simd::amx::{rounded, widened};
+use crate::simd::tiles::{rounded, widened};
 
 /// Columns of one vector of f32.
 const LANES: usize = 16;

@@ -1,4 +1,5 @@
-//! Products with AMX tiles: BF16 weights, and FP8 weights widened to BF16, times activations in parts of BF16.
+//! Products in BF16: BF16 weights, and FP8 weights widened to BF16, times activations in parts of BF16. Either AMX tiles multiply, or
+//! dot products of AVX-512 BF16.
 //!
 //! A row of f32 activations becomes one row of BF16, or two whose sum it is ([`split()`]), one below the other in the scratch. A
 //! tile of activations is one part of 16 rows by 32 columns; it meets a tile of weights as it lies in memory:
@@ -21,21 +22,41 @@ use std::ops::Range;
 use super::LinearTask;
 use super::activations::QuantizedRows;
 use super::layout::{DenseLayout, Element};
+use crate::Isa;
 use crate::simd::amx::Configured;
+use crate::simd::dots::Dots;
+use crate::simd::tiles::TileProducts;
 
 pub(super) use split::split;
 
 /// See [`super::multiply`].
 ///
 /// # Safety
-/// As there; [`crate::Isa::Amx`] is available, and the weight uses tiles.
+/// As there; [`Isa::Avx512Bf16`] is available, and the weight's form is one of tiles.
 pub(super) unsafe fn multiply(task: &LinearTask<'_>, layout: &DenseLayout, panels: Range<usize>, scratch: &QuantizedRows) {
-    // SAFETY: the caller's condition; both products set tiles up before they use them.
+    // SAFETY: the caller's condition; the weight's instruction set was checked when it was packed.
     unsafe {
-        let configured = Configured::new();
+        match task.weight.isa {
+            Isa::Amx => multiply_with(task, layout, panels, scratch, &Configured::new()),
+            _ => multiply_with(task, layout, panels, scratch, &Dots::new()),
+        }
+    }
+}
+
+/// # Safety
+/// As [`multiply`].
+unsafe fn multiply_with(
+    task: &LinearTask<'_>,
+    layout: &DenseLayout,
+    panels: Range<usize>,
+    scratch: &QuantizedRows,
+    products: &impl TileProducts,
+) {
+    // SAFETY: this function's condition.
+    unsafe {
         match layout.element {
-            Element::Fp8 => fp8::multiply(task, layout, panels, scratch, &configured),
-            _ => bf16::multiply(task, layout, panels, scratch, &configured),
+            Element::Fp8 => fp8::multiply(task, layout, panels, scratch, products),
+            _ => bf16::multiply(task, layout, panels, scratch, products),
         }
     }
 }

@@ -7,7 +7,7 @@ use millrace_ops::LinearMode;
 
 use super::super::LinearTask;
 use super::super::layout::PANEL_ROWS;
-use crate::simd::amx::{PANELS, Sums};
+use crate::simd::tiles::{PANELS, Sums};
 
 /// Writes `rows` of `count` panels from `panel` on; the first of them is the first of `sums`.
 ///
