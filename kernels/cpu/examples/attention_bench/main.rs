@@ -195,6 +195,9 @@ impl Bench {
     }
 
     fn attend(&mut self, name: &str, format: KvFormat, sequences: &[(usize, usize)]) -> Result<(), AnyError> {
+        // As engines have it: decode in queues of their own.
+        let priority = if sequences.iter().all(|s| s.1 == 1) { Priority::High } else { Priority::Normal };
+        self.queue = self.backend.queue(priority, Arc::new(|| {}));
         let (step, pages) = self.step(sequences)?;
         let layout = KvLayout::grouped_query(LAYERS, KV_HEADS, WIDTH, PAGE_TOKENS, format);
         let cache = self.cache(&step, layout, pages)?;

@@ -14,6 +14,8 @@ use millrace_ops::{BackendError, KvFormat};
 use super::Checked;
 #[cfg(target_arch = "x86_64")]
 use super::amx;
+#[cfg(target_arch = "x86_64")]
+use super::dots;
 use super::kernels::HERE;
 use super::softmax::{Row, Softmax};
 use super::tile::{PART, PageBlocks, Products, Tile, attend, finish, merge_into};
@@ -31,6 +33,9 @@ const TILE_QUERIES: usize = 96;
 const ITEMS_PER_WORKER: usize = 4;
 /// Channels of BF16 that a tile holds.
 const TILE_CHANNELS: usize = 32;
+/// Channels, and tokens of a page, that dot products of FP8 pages take at once.
+pub(super) const DOT_CHANNELS: usize = 64;
+pub(super) const DOT_TOKENS: usize = 32;
 /// Most shared scratch for parts; contexts beyond it are not cut.
 const MAX_SHARED_BYTES: usize = 64 << 20;
 
@@ -59,6 +64,10 @@ struct HeadRun {
     has_next: bool,
 }
 
+fn fits_dots(checked: &Checked) -> bool {
+    checked.head_dim().is_multiple_of(DOT_CHANNELS) && checked.cache.layout.page_tokens.is_multiple_of(DOT_TOKENS)
+}
+
 impl BlockedAttend {
     /// Whether vectors of `lanes` fit the shape.
     pub(super) fn fits(checked: &Checked, lanes: usize) -> bool {
@@ -68,13 +77,18 @@ impl BlockedAttend {
 
     pub(super) fn new(checked: Checked, compute: Compute) -> Self {
         let keys = &checked.cache.layout;
-        // By what does not change from step to step, so that a row's result does not depend on the rows beside it. With one row
-        // a sequence, bringing keys and values into the form of tiles costs more than vectors need.
-        let tiles = compute.isa == Isa::Amx
-            && compute.step_rows() == StepRows::Many
-            && keys.format == KvFormat::Bf16
-            && checked.head_dim().is_multiple_of(TILE_CHANNELS);
-        Self { checked, products: if tiles { Products::Tiles } else { Products::Vectors } }
+        // By what does not change from step to step, so that a row's result does not depend on the rows beside it.
+        let many = compute.step_rows() == StepRows::Many;
+        let products = match keys.format {
+            // With one row a sequence, bringing keys and values into the form of tiles costs more than vectors need.
+            KvFormat::Bf16 if many && compute.isa == Isa::Amx && checked.head_dim().is_multiple_of(TILE_CHANNELS) => {
+                Products::Tiles
+            }
+            // With many rows a sequence, codes are widened once for all of them, and vectors are as fast.
+            KvFormat::Fp8 if !many && compute.isa >= Isa::Avx512Bf16 && fits_dots(&checked) => Products::Dots,
+            _ => Products::Vectors,
+        };
+        Self { checked, products }
     }
 
     fn tile_rows(&self) -> usize {
@@ -337,6 +351,10 @@ unsafe fn dispatch(isa: Isa, call: Call<'_>, work: &mut Work<'_>) {
         match (isa, call) {
             #[cfg(target_arch = "x86_64")]
             (Isa::Amx, Call::Attend { tile, parts }) if tile.products == Products::Tiles => amx::attend(tile, parts, work),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512Bf16 | Isa::Amx, Call::Attend { tile, parts }) if tile.products == Products::Dots => {
+                dots::attend(tile, parts, work);
+            }
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, call) => with_avx512(call, work),
             #[cfg(target_arch = "x86_64")]

@@ -1,13 +1,17 @@
 //! Attend: causal grouped-query attention over pages. This file checks arguments and cuts the work; the arithmetic is in
-//! `plain` (reference) and `blocked` (vectors, and tiles where the machine has them). Knows no model.
+//! `plain` (reference) and `blocked` (vectors, and products of BF16 where the machine has them). Knows no model.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
 mod blocked;
+#[cfg(target_arch = "x86_64")]
+mod dots;
 pub(in crate::ops) mod element;
 pub(in crate::ops) mod kernels;
 pub(in crate::ops) mod plain;
 pub(in crate::ops) mod softmax;
+#[cfg(target_arch = "x86_64")]
+mod split;
 mod tile;
 mod work;
 

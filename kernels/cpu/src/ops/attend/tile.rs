@@ -56,6 +56,8 @@ pub(super) enum Products {
     Vectors,
     /// Tiles of BF16 (`amx`).
     Tiles,
+    /// Dot products of BF16 (`dots`).
+    Dots,
 }
 
 /// Which of a row's two sets of sums a part goes to.
@@ -94,7 +96,7 @@ impl Tile<'_> {
     /// lie anywhere, in blocks too short for the machine to see a stream. So a page's values are asked for with its scores, and its
     /// keys with the values of a page a part before it, of this head or the one before; where there is none, two pages before it.
     #[inline(always)]
-    fn keys_a_part_on(&self, start: usize, token: usize) -> usize {
+    pub(super) fn keys_a_part_on(&self, start: usize, token: usize) -> usize {
         let values = self.page(start + token).values as usize;
         match self.page_after(start + token, PART / self.page_tokens) {
             Some(page) => (page.keys as usize).wrapping_sub(values),
@@ -105,7 +107,7 @@ impl Tile<'_> {
 
     /// The page so many pages after that of `position`.
     #[inline(always)]
-    fn page_after(&self, position: usize, pages: usize) -> Option<&PageBlocks> {
+    pub(super) fn page_after(&self, position: usize, pages: usize) -> Option<&PageBlocks> {
         self.pages.get((position - self.first_token) / self.page_tokens + pages)
     }
 }

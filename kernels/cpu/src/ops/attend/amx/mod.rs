@@ -20,19 +20,17 @@ mod pack;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
+use super::split::{DEPTH, PARTS, split_queries, split_weights, whole_tokens};
 use super::tile::{PART, Target as Kept, Tile, merge_part, set_factors, weigh};
 use super::work::{STRIDE, WEIGHT_STRIDE, Work};
 use crate::simd::amx::Configured;
 use crate::simd::avx512::Avx512;
-use crate::simd::tiles::{self, Operands, TILE_BYTES, TILE_ROWS, Target, TileProducts};
-use pack::{AS_THEY_ARE, FINITE, pack_keys, pack_values, whole_tokens};
+use crate::simd::tiles::{Operands, TILE_BYTES, TILE_ROWS, Target, TileProducts};
+use pack::{AS_THEY_ARE, FINITE, pack_keys, pack_values};
 
-/// Rows, columns of one panel, and numbers summed over, of a tile.
+/// Rows, and columns of one panel, of a tile; [`DEPTH`] numbers are summed over.
 const ROWS: usize = TILE_ROWS;
 const COLUMNS: usize = 16;
-const DEPTH: usize = 32;
-/// BF16 numbers that a query's channel, and a weight, is the sum of.
-const PARTS: usize = 2;
 /// Numbers of a packed tile.
 const TILE_NUMBERS: usize = TILE_BYTES / 2;
 
@@ -76,34 +74,6 @@ fn runs(tile: &Tile<'_>, start: usize) -> impl Iterator<Item = (usize, usize, us
     })
 }
 
-/// # Safety
-/// AVX-512 F, VL and BF16 are available; `work` was made for the tile.
-#[target_feature(enable = "avx512f,avx512vl,avx512bf16")]
-unsafe fn split_queries(tile: &Tile<'_>, work: &mut Work<'_>) {
-    let head_dim = tile.head_dim;
-    let rows = work.queries.chunks_exact(head_dim).zip(work.operands.queries.chunks_exact_mut(PARTS * head_dim));
-    for (query, parts) in rows.take(tile.rows * tile.group) {
-        let (high, low) = parts.split_at_mut(head_dim);
-        for ((query, high), low) in query.chunks_exact(16).zip(high.chunks_exact_mut(16)).zip(low.chunks_exact_mut(16)) {
-            // SAFETY: each chunk is a vector, `head_dim` being a multiple of 32.
-            unsafe { put_parts(_mm512_loadu_ps(query.as_ptr()), high.as_mut_ptr(), low.as_mut_ptr()) };
-        }
-    }
-}
-
-/// # Safety
-/// `high` and `low` have room for 16 numbers; AVX-512 F, VL and BF16 are available.
-#[inline]
-#[target_feature(enable = "avx512f,avx512vl,avx512bf16")]
-unsafe fn put_parts(x: __m512, high: *mut u16, low: *mut u16) {
-    let rounded = tiles::rounded(x);
-    // SAFETY: this function's condition.
-    unsafe {
-        _mm256_storeu_si256(high.cast(), rounded);
-        _mm256_storeu_si256(low.cast(), tiles::rounded(_mm512_sub_ps(x, tiles::widened(rounded))));
-    }
-}
-
 /// Scores of all rows that see the part at `start`.
 ///
 /// # Safety
@@ -132,24 +102,6 @@ unsafe fn scores(tile: &Tile<'_>, start: usize, work: &mut Work<'_>, configured:
             // SAFETY: `count` queries from `first` and spare rows behind them are in `work`, as are their scores; both blocks of
             // tokens were packed.
             unsafe { multiply(&operands, (scores, STRIDE), configured) };
-        }
-    }
-}
-
-/// # Safety
-/// As [`attend`].
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-unsafe fn split_weights(tile: &Tile<'_>, start: usize, work: &mut Work<'_>) {
-    let whole = whole_tokens(tile, start);
-    for query in tile.first_seeing(start) * tile.group..tile.rows * tile.group {
-        let (weights, seen) = (&work.scores[query * STRIDE..][..whole], tile.seen(query, start));
-        let parts = &mut work.operands.weights[query * PARTS * WEIGHT_STRIDE..][..PARTS * WEIGHT_STRIDE];
-        let (high, low) = parts.split_at_mut(WEIGHT_STRIDE);
-        let parts = high.chunks_exact_mut(16).zip(low.chunks_exact_mut(16));
-        for (i, (weights, (high, low))) in weights.chunks_exact(16).zip(parts).enumerate() {
-            let mask = (0xffff_u32 >> 16_usize.saturating_sub(seen.saturating_sub(i * 16))) as u16;
-            // SAFETY: each chunk is a vector.
-            unsafe { put_parts(_mm512_maskz_loadu_ps(mask, weights.as_ptr()), high.as_mut_ptr(), low.as_mut_ptr()) };
         }
     }
 }

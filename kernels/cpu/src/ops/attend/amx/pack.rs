@@ -2,17 +2,13 @@
 
 use std::arch::x86_64::*;
 
+use super::super::split::{DEPTH, whole_tokens};
 use super::super::tile::{PART, Tile};
-use super::{COLUMNS, DEPTH, ROWS, TILE_NUMBERS};
+use super::{COLUMNS, ROWS, TILE_NUMBERS};
 
 /// How values are packed.
 pub(super) const AS_THEY_ARE: u8 = 0;
 pub(super) const FINITE: u8 = 1;
-
-/// Tokens of the part at `start`, as many as whole tiles hold.
-pub(super) fn whole_tokens(tile: &Tile<'_>, start: usize) -> usize {
-    PART.min(tile.context() - start).next_multiple_of(DEPTH)
-}
 
 /// Two rows of 16 numbers, interleaved.
 ///
