@@ -7,7 +7,8 @@
 pub(crate) const MOST_LANES: usize = 16;
 
 /// Asks for `bytes` from `at` on, which need not be valid: what is read in small pieces from many places does not come by
-/// itself in time.
+/// itself in time. Into the second cache level: the first has room for little beside what is being worked on, and waits for fewer
+/// lines at a time.
 #[inline(always)]
 pub(crate) fn prefetch(at: *const u8, bytes: usize) {
     let mut line = 0;
@@ -15,7 +16,7 @@ pub(crate) fn prefetch(at: *const u8, bytes: usize) {
         // SAFETY: prefetching touches nothing, and every x86-64 has it.
         #[cfg(target_arch = "x86_64")]
         unsafe {
-            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.wrapping_add(line).cast());
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(at.wrapping_add(line).cast());
         }
         line += 64;
     }
