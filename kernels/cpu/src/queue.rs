@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use millrace_ops::{BackendError, Buffer, Op, OperationKind, Priority, Program, Queue, StepRecord, Ticket, Wake};
 
 use crate::memory::DEVICE;
-use crate::ops::lower;
+use crate::ops::{fuse, lower, makes_rows};
 use crate::pool::{Compute, Pool};
 use crate::task::{Arguments, Task};
 
@@ -32,6 +32,8 @@ pub(crate) struct Planned {
 #[derive(Default, Clone)]
 struct Collected {
     tasks: Vec<Planned>,
+    /// What the last of them does, where the next operation may be done with it.
+    last: Option<Op>,
     invalid: Option<BackendError>,
 }
 
@@ -114,8 +116,16 @@ impl Queue for CpuQueue {
         if self.collected.invalid.is_some() {
             return;
         }
+        let compute = Compute { priority: self.priority, ..self.pool.compute() };
         let kind = OperationKind::of(&op);
-        match lower(op, Compute { priority: self.priority, ..self.pool.compute() }) {
+        let before = std::mem::replace(&mut self.collected.last, makes_rows(&op).then(|| op.clone()));
+        if let Some(before) = before
+            && let Some(task) = fuse(&before, &op, compute)
+        {
+            self.collected.tasks.pop();
+            return self.collected.tasks.push(Planned { kind: kind.behind(&before), task: task.into() });
+        }
+        match lower(op, compute) {
             Ok(task) => self.collected.tasks.push(Planned { kind, task: task.into() }),
             Err(error) => self.collected.invalid = Some(error),
         }
@@ -140,6 +150,7 @@ impl Queue for CpuQueue {
             self.collected.invalid.get_or_insert(arguments.invalid("it was recorded by another backend"));
             return;
         };
+        self.collected.last = None;
         self.collected.tasks.extend_from_slice(&recorded.tasks);
         if let Some(error) = &recorded.invalid {
             self.collected.invalid.get_or_insert(error.clone());
@@ -148,7 +159,7 @@ impl Queue for CpuQueue {
 
     fn submit(&mut self) -> Ticket {
         self.submitted += 1;
-        let Collected { mut tasks, invalid: failure } = std::mem::take(&mut self.collected);
+        let Collected { mut tasks, invalid: failure, .. } = std::mem::take(&mut self.collected);
         if failure.is_some() {
             // A list with a hole in it must not run in part.
             tasks.clear();

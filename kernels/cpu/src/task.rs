@@ -69,22 +69,35 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
+    /// [`Self::floats`], and room for quantized activations.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`].
+    pub(crate) fn floats_and_quantized(&mut self, count: usize) -> Result<(&mut [f32], &mut QuantizedRows), BackendError> {
+        let Self { quantized, memory } = self;
+        Ok((floats(memory, count)?, quantized))
+    }
+
     /// `count` floats with any contents, 64-byte aligned.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].
     pub(crate) fn floats(&mut self, count: usize) -> Result<&mut [f32], BackendError> {
-        let bytes = count.saturating_mul(4);
-        let kept = self.memory.take().filter(|memory| memory.bytes() >= bytes);
-        let memory = match kept {
-            Some(memory) => memory,
-            None => HostMemory::new(bytes.saturating_add(bytes / 2))?,
-        };
-        let start = self.memory.insert(memory).start().cast();
-        // SAFETY: at least `bytes` bytes from the start were checked or allocated above; initialised (zeroed when made);
-        // only this worker has the scratch, and the slice borrows it mutably.
-        Ok(unsafe { std::slice::from_raw_parts_mut(start, count) })
+        floats(&mut self.memory, count)
     }
+}
+
+/// `count` floats out of `kept`, which grows.
+fn floats(kept: &mut Option<HostMemory>, count: usize) -> Result<&mut [f32], BackendError> {
+    let bytes = count.saturating_mul(4);
+    let memory = match kept.take().filter(|memory| memory.bytes() >= bytes) {
+        Some(memory) => memory,
+        None => HostMemory::new(bytes.saturating_add(bytes / 2))?,
+    };
+    let start = kept.insert(memory).start().cast();
+    // SAFETY: at least `bytes` bytes from the start were checked or allocated above; initialised (zeroed when made); only this worker
+    // has the scratch, and the slice borrows it mutably.
+    Ok(unsafe { std::slice::from_raw_parts_mut(start, count) })
 }
 
 /// Product of sizes; too large a product becomes `usize::MAX`, which no buffer satisfies.

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     fn entry(name: &'static str, calls: u64, time_ns: u64) -> OperationTime {
-        OperationTime { kind: OperationKind { name, weight: None }, calls, time_ns }
+        OperationTime { kind: OperationKind { with: None, name, weight: None }, calls, time_ns }
     }
 
     #[test]

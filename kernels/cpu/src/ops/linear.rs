@@ -1,7 +1,10 @@
 //! Linear: matrix products over the packed weights of [`crate::linear`]. Divides them among workers; knows no weight layout.
 
+use std::ops::Range;
+
 use millrace_ops::{BackendError, Linear, LinearMode, WeightMemory};
 
+use crate::barrier::Barrier;
 use crate::linear::{ActivationForm, LinearTask, PackedWeight, QuantizedRows, REDUNDANT_ROWS, multiply, quantize};
 use crate::memory::Region;
 use crate::ops::weights::Prepared;
@@ -10,7 +13,7 @@ use crate::task::{Arguments, Task, Worker, product};
 
 /// How activations are quantized before the product, where the weight wants it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Quantizing {
+pub(super) enum Quantizing {
     None,
     /// Each worker quantizes all rows for itself: cheaper than a barrier where rows are few.
     Redundant,
@@ -18,7 +21,7 @@ enum Quantizing {
     Shared,
 }
 
-struct LinearOp {
+pub(super) struct LinearOp {
     arguments: Arguments,
     x: Region,
     weight: Prepared,
@@ -31,36 +34,49 @@ struct LinearOp {
     cols: usize,
     width: usize,
     mode: LinearMode,
-    quantizing: Quantizing,
+    pub(super) quantizing: Quantizing,
 }
 
 /// Checks a product and makes it ready.
 pub(crate) fn lower(arguments: Arguments, op: Linear, compute: Compute) -> Result<Box<dyn Task>, BackendError> {
-    let Linear { x, weight, bias, out, rows, mode } = op;
-    let weight = Prepared::new(arguments, weight)?;
-    let packed = weight.packed(arguments)?;
-    let (cols, width) = (packed.cols(), packed.rows());
-    let x = arguments.region("x", x, product(&[rows, cols, 4]))?;
-    let out = arguments.region("out", out, product(&[rows, width, 4]))?;
-    arguments.distinct(&x, &out)?;
-    let bias = bias.map(|bias| arguments.region("bias", bias, product(&[width, 4]))).transpose()?;
-    if let Some(bias) = &bias {
-        arguments.distinct(bias, &out)?;
-    }
-    let form = packed.form(compute.step_rows());
-    let quantizing = match form.in_scratch() {
-        false => Quantizing::None,
-        true if rows <= REDUNDANT_ROWS => Quantizing::Redundant,
-        true => Quantizing::Shared,
-    };
-    let quantized_rows = product(&[rows, form.passes()]);
-    Ok(Box::new(LinearOp { arguments, x, weight, form, bias, out, rows, quantized_rows, cols, width, mode, quantizing }))
+    Ok(Box::new(LinearOp::new(arguments, op, compute)?))
 }
 
 impl LinearOp {
-    fn task<'a>(&self, weight: &'a PackedWeight) -> LinearTask<'a> {
-        // The sizes were checked by `lower`; these only turn regions into addresses.
-        let x = self.x.address_of::<f32>(self.rows * self.cols);
+    pub(super) fn new(arguments: Arguments, op: Linear, compute: Compute) -> Result<Self, BackendError> {
+        let Linear { x, weight, bias, out, rows, mode } = op;
+        let weight = Prepared::new(arguments, weight)?;
+        let packed = weight.packed(arguments)?;
+        let (cols, width) = (packed.cols(), packed.rows());
+        let x = arguments.region("x", x, product(&[rows, cols, 4]))?;
+        let out = arguments.region("out", out, product(&[rows, width, 4]))?;
+        arguments.distinct(&x, &out)?;
+        let bias = bias.map(|bias| arguments.region("bias", bias, product(&[width, 4]))).transpose()?;
+        if let Some(bias) = &bias {
+            arguments.distinct(bias, &out)?;
+        }
+        let form = packed.form(compute.step_rows());
+        let quantizing = match form.in_scratch() {
+            false => Quantizing::None,
+            true if rows <= REDUNDANT_ROWS => Quantizing::Redundant,
+            true => Quantizing::Shared,
+        };
+        let quantized_rows = product(&[rows, form.passes()]);
+        Ok(Self { arguments, x, weight, form, bias, out, rows, quantized_rows, cols, width, mode, quantizing })
+    }
+
+    /// Rows and columns of the activations.
+    pub(super) fn input_shape(&self) -> (usize, usize) {
+        (self.rows, self.cols)
+    }
+
+    pub(super) fn output(&self) -> &Region {
+        &self.out
+    }
+
+    /// The product with the activations at `x`.
+    fn task<'a>(&self, weight: &'a PackedWeight, x: *const f32) -> LinearTask<'a> {
+        // The sizes were checked by `new`; these only turn regions into addresses.
         let out = self.out.address_of::<f32>(self.rows * self.width);
         let bias = self.bias.as_ref().map(|bias| bias.address_of::<f32>(self.width).cast_const());
         let (x_stride, out_stride) = (self.cols, self.width);
@@ -68,12 +84,57 @@ impl LinearOp {
         LinearTask { weight, form, x, x_stride, rows, quantized_row: 0, out, out_stride, bias, mode }
     }
 
-    fn quantize_shared(&self, task: &LinearTask<'_>, worker: &Worker<'_>) {
-        let chunk = worker.chunk(self.rows);
-        while let Some(rows) = worker.take(chunk, self.rows) {
-            // SAFETY: `x` is written by nobody in this phase; the shared scratch was reserved for `quantized` of this task;
-            // these rows of it belong to the worker that took them.
-            unsafe { quantize(task, rows, worker.quantized) };
+    /// Where the activations lie.
+    fn x(&self) -> *const f32 {
+        self.x.address_of::<f32>(self.rows * self.cols)
+    }
+
+    /// Quantizes rows that this worker took into the shared scratch.
+    pub(super) fn quantize_rows(&self, rows: Range<usize>, worker: &Worker<'_>) -> Result<(), BackendError> {
+        let weight = self.weight.packed(self.arguments)?;
+        // SAFETY: these rows of `x` are written by nobody but this worker in this phase; the shared scratch was reserved for
+        // `quantized` of this task; these rows of it belong to the worker that took them.
+        unsafe { quantize(&self.task(weight, self.x()), rows, worker.quantized) };
+        Ok(())
+    }
+
+    /// The first panels for a worker; none where others have them all.
+    pub(super) fn first_panels(&self, worker: &Worker<'_>) -> Result<Option<Range<usize>>, BackendError> {
+        let weight = self.weight.packed(self.arguments)?;
+        Ok(worker.take(weight.chunk_panels(worker.workers), weight.panel_count()))
+    }
+
+    /// Quantizes all rows at `x` into the worker's own scratch and multiplies `panels`, then what is left of them.
+    ///
+    /// # Safety
+    /// `x` holds all rows, and nobody writes them in this phase.
+    pub(super) unsafe fn multiply_redundantly(
+        &self,
+        x: *const f32,
+        panels: Range<usize>,
+        own: &mut QuantizedRows,
+        (barrier, workers): (&Barrier, usize),
+    ) -> Result<(), BackendError> {
+        let weight = self.weight.packed(self.arguments)?;
+        let task = self.task(weight, x);
+        own.reserve(self.quantized_rows, self.cols).map_err(|why| self.arguments.invalid(why))?;
+        // SAFETY: this function's condition; the scratch is this worker's own, with room reserved above.
+        unsafe { quantize(&task, 0..self.rows, own) };
+        multiply_all(&task, panels, own, (barrier, weight.chunk_panels(workers)));
+        Ok(())
+    }
+}
+
+/// Multiplies `panels`, then whatever of the others nobody has taken, in runs of `chunk`. Activations are written by nobody in this
+/// phase.
+fn multiply_all(task: &LinearTask<'_>, mut panels: Range<usize>, quantized: &QuantizedRows, (barrier, chunk): (&Barrier, usize)) {
+    loop {
+        // SAFETY: addresses and sizes were checked by `new`; `x`, bias and scratch are written by nobody in this phase; these columns
+        // of `out` belong to the worker that took the panels.
+        unsafe { multiply(task, panels, quantized) };
+        match barrier.take(chunk, task.weight.panel_count()) {
+            Some(next) => panels = next,
+            None => return,
         }
     }
 }
@@ -88,30 +149,21 @@ impl Task for LinearOp {
     }
 
     fn run(&self, phase: usize, worker: &mut Worker<'_>) -> Result<(), BackendError> {
-        let weight = self.weight.packed(self.arguments)?;
-        let task = self.task(weight);
         if phase == 0 && self.quantizing == Quantizing::Shared {
-            self.quantize_shared(&task, worker);
+            let chunk = worker.chunk(self.rows);
+            while let Some(rows) = worker.take(chunk, self.rows) {
+                self.quantize_rows(rows, worker)?;
+            }
             return Ok(());
         }
-        let chunk = weight.chunk_panels(worker.workers);
-        let panels = weight.panel_count();
-        let Some(mut range) = worker.take(chunk, panels) else { return Ok(()) };
+        let Some(panels) = self.first_panels(worker)? else { return Ok(()) };
+        let (barrier, workers) = (worker.barrier, worker.workers);
         if self.quantizing == Quantizing::Redundant {
-            worker.scratch.quantized.reserve(self.quantized_rows, self.cols).map_err(|why| self.arguments.invalid(why))?;
-            // SAFETY: `x` is written by nobody in this phase; the scratch is this worker's own, with room reserved above.
-            unsafe { quantize(&task, 0..self.rows, &worker.scratch.quantized) };
+            // SAFETY: `x` holds all rows and is written by nobody in this phase.
+            return unsafe { self.multiply_redundantly(self.x(), panels, &mut worker.scratch.quantized, (barrier, workers)) };
         }
-        let quantized: &QuantizedRows =
-            if self.quantizing == Quantizing::Redundant { &worker.scratch.quantized } else { worker.quantized };
-        loop {
-            // SAFETY: addresses and sizes were checked by `lower`; `x`, bias and scratch are written by nobody in this phase;
-            // these columns of `out` belong to the worker that took the panels.
-            unsafe { multiply(&task, range, quantized) };
-            match worker.take(chunk, panels) {
-                Some(next) => range = next,
-                None => return Ok(()),
-            }
-        }
+        let weight = self.weight.packed(self.arguments)?;
+        multiply_all(&self.task(weight, self.x()), panels, worker.quantized, (barrier, weight.chunk_panels(workers)));
+        Ok(())
     }
 }

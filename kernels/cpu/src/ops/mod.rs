@@ -5,6 +5,7 @@
 mod attend;
 mod embed;
 mod experts;
+mod fused;
 mod gather;
 mod kv_write;
 mod latent;
@@ -26,6 +27,8 @@ mod verdicts;
 mod weights;
 
 use millrace_ops::{BackendError, Op};
+
+pub(crate) use fused::{fuse, makes_rows};
 
 use crate::pool::Compute;
 use crate::task::{Arguments, Task};

@@ -2,6 +2,9 @@
 
 use millrace_ops::{BackendError, RmsNorm};
 
+use super::fused::RowTask;
+use crate::isa::Isa;
+use crate::linear::REDUNDANT_ROWS;
 use crate::memory::Region;
 use crate::task::{Arguments, Task, Worker, product};
 
@@ -45,5 +48,30 @@ impl Task for RmsNormTask {
             }
         }
         Ok(())
+    }
+}
+
+impl RowTask for RmsNormTask {
+    fn shape(&self) -> (usize, usize) {
+        (self.rows, self.width)
+    }
+
+    fn input(&self) -> &Region {
+        &self.x
+    }
+
+    fn output(&self) -> &Region {
+        &self.out
+    }
+
+    unsafe fn row(&self, row: usize, isa: Isa, out: &mut [f32]) {
+        // SAFETY: this function's condition; the weight is another buffer than the output.
+        let (x, weight) = unsafe { (self.x.items(row * self.width, self.width), self.weight.items::<f32>(0, self.width)) };
+        out.copy_from_slice(x);
+        crate::simd::rms_norm(isa, out, weight, self.eps);
+    }
+
+    fn redundant_rows(&self) -> usize {
+        REDUNDANT_ROWS
     }
 }

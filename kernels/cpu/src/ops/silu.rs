@@ -2,11 +2,15 @@
 
 use millrace_ops::{BackendError, SiluMul};
 
+use super::fused::RowTask;
+use crate::isa::Isa;
 use crate::memory::Region;
 use crate::task::{Arguments, Task, Worker, product};
 
 /// Columns that one work item covers: enough to be worth taking, few enough that one row feeds several workers.
 const COLUMNS: usize = 512;
+/// With more rows it is dearer that each worker makes all of them for the product that follows than to share and wait.
+const REDUNDANT_ROWS: usize = 2;
 
 pub(crate) struct SiluMulTask {
     x: Region,
@@ -45,5 +49,30 @@ impl Task for SiluMulTask {
             }
         }
         Ok(())
+    }
+}
+
+impl RowTask for SiluMulTask {
+    fn shape(&self) -> (usize, usize) {
+        (self.rows, self.width)
+    }
+
+    fn input(&self) -> &Region {
+        &self.x
+    }
+
+    fn output(&self) -> &Region {
+        &self.out
+    }
+
+    unsafe fn row(&self, row: usize, isa: Isa, out: &mut [f32]) {
+        // SAFETY: this function's condition.
+        let both = unsafe { self.x.items::<f32>(row * 2 * self.width, 2 * self.width) };
+        let (gate, up) = both.split_at(self.width);
+        crate::simd::silu_mul(isa, gate, up, out);
+    }
+
+    fn redundant_rows(&self) -> usize {
+        REDUNDANT_ROWS
     }
 }

@@ -37,7 +37,7 @@ fn queue(pool: &Arc<Pool>) -> CpuQueue {
 fn run(queue: &mut CpuQueue, fault: fn() -> Result<(), BackendError>) -> (Result<(), BackendError>, usize) {
     let items = Arc::new(AtomicUsize::new(0));
     for fault in [fault, || Ok(())] {
-        let kind = OperationKind { name: "faulty", weight: None };
+        let kind = OperationKind { with: None, name: "faulty", weight: None };
         queue.collected.tasks.push(Planned { kind, task: Arc::new(Faulty { fault, items: Arc::clone(&items) }) });
     }
     let ticket = queue.submit();

@@ -1,6 +1,7 @@
 //! The suite over every form of the CPU backend that this machine can run, and over the strict backend.
 
 mod draws;
+mod fused;
 mod suite;
 mod threads;
 
