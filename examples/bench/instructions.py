@@ -22,7 +22,7 @@ import tempfile
 
 MODEL = pathlib.Path.home() / ".cache/millrace/SmolLM2-135M-Instruct.Q4_1.gguf"
 WORK = "millrace_cpu::pool::work"
-TASK = re.compile(r"<millrace_cpu::ops::(?:\w+::)*(\w+) as millrace_cpu::task::Task>::run")
+TASK = re.compile(r"<millrace_cpu::ops::(?:\w+::)*(\w+) as millrace_cpu::(?:task::Task>::(run)|ops::fused::RowTask>::(row))")
 LINE = re.compile(r"^\s*([\d,]+) \([ \d.]+%\)\s+(\S.*)$")
 
 
@@ -38,8 +38,19 @@ def inclusive(annotated):
             total = max(total, count)
         task = TASK.search(function)
         if task:
-            operations[task[1]] = max(operations.get(task[1], 0), count)
-    return total, operations
+            name = (task[1], task[2] or task[3])
+            operations[name] = max(operations.get(name, 0), count)
+    return total, by_operation(operations)
+
+
+def by_operation(tasks):
+    """Sums by operation: what is done together with a product is counted with its own kind, wherever it is done."""
+    rows = {task: count for (task, function), count in tasks.items() if function == "row"}
+    sums = {task: count + rows.get(task, 0) for (task, function), count in tasks.items() if function == "run"}
+    sums |= {task: count for task, count in rows.items() if task not in sums}
+    fused = sums.pop("FusedTask", 0)
+    sums["LinearOp"] = sums.get("LinearOp", 0) + fused - (sum(rows.values()) if fused else 0)
+    return sums
 
 
 def count(args, prompts, steps):

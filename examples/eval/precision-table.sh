@@ -122,7 +122,7 @@ Q4_1 do not fit it, whatever their size. The relative error of the weights, over
   JSON, a letter): a text of its own, so that the numbers stay comparable when the documentation changes.
 - Windows of {p['window_tokens']} tokens, one every {p['stride_tokens']}; the first {p['prefill_tokens']} tokens of each go through prefill, whose pages are handed to decode and
   converted by the same operations as in serving; the rest is decoded token by token. Every token but the first is scored once.
-- `fast` multiplies INT8 and INT4 weights with activations in INT8 (blocks of 32), BF16 and FP8 weights with activations in float32;
+- `fast` multiplies INT8 and INT4 weights with activations in INT8 (blocks of 32), BF16 and FP8 weights with activations in float32, or of prompts in BF16 where the processor multiplies in BF16;
   `precise` the same with activations in 15 bits for INT8 and INT4;
   `reference` computes everything in float32 from the format's exact values.
 - The first row checks the way by which INT4 is made: `examples/eval/gguf_to_hub.py` writes the GGUF file as a hub directory in BF16,

@@ -86,7 +86,7 @@ impl Task for FusedTask {
     fn run(&self, phase: usize, worker: &mut Worker<'_>) -> Result<(), BackendError> {
         match (phase, self.linear.quantizing) {
             (0, Quantizing::Shared) => self.share(worker),
-            (_, Quantizing::Shared | Quantizing::None) => self.linear.run(phase, worker),
+            (_, Quantizing::Shared | Quantizing::None) => self.linear.multiply(worker),
             (_, Quantizing::Redundant) => self.alone(worker),
         }
     }

@@ -104,6 +104,19 @@ impl LinearOp {
         Ok(worker.take(weight.chunk_panels(worker.workers), weight.panel_count()))
     }
 
+    /// The phase after shared quantizing, or the only one.
+    pub(super) fn multiply(&self, worker: &mut Worker<'_>) -> Result<(), BackendError> {
+        let Some(panels) = self.first_panels(worker)? else { return Ok(()) };
+        let (barrier, workers) = (worker.barrier, worker.workers);
+        if self.quantizing == Quantizing::Redundant {
+            // SAFETY: `x` holds all rows and is written by nobody in this phase.
+            return unsafe { self.multiply_redundantly(self.x(), panels, &mut worker.scratch.quantized, (barrier, workers)) };
+        }
+        let weight = self.weight.packed(self.arguments)?;
+        multiply_all(&self.task(weight, self.x()), panels, worker.quantized, (barrier, weight.chunk_panels(workers)));
+        Ok(())
+    }
+
     /// Quantizes all rows at `x` into the worker's own scratch and multiplies `panels`, then what is left of them.
     ///
     /// # Safety
@@ -156,14 +169,6 @@ impl Task for LinearOp {
             }
             return Ok(());
         }
-        let Some(panels) = self.first_panels(worker)? else { return Ok(()) };
-        let (barrier, workers) = (worker.barrier, worker.workers);
-        if self.quantizing == Quantizing::Redundant {
-            // SAFETY: `x` holds all rows and is written by nobody in this phase.
-            return unsafe { self.multiply_redundantly(self.x(), panels, &mut worker.scratch.quantized, (barrier, workers)) };
-        }
-        let weight = self.weight.packed(self.arguments)?;
-        multiply_all(&self.task(weight, self.x()), panels, worker.quantized, (barrier, weight.chunk_panels(workers)));
-        Ok(())
+        self.multiply(worker)
     }
 }
