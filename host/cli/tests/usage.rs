@@ -39,7 +39,7 @@ fn every_command_refuses_wrong_usage_alike() {
     std::fs::write(bad.path(), "[server]\nlisten = 7\n").expect("written");
     let bad = bad.path().to_str().expect("UTF-8");
     let one = ["--gpus", "8", "--gpu-memory", "140.4"];
-    let cases: [(&str, Vec<&str>, &str); 35] = [
+    let cases: [(&str, Vec<&str>, &str); 38] = [
         ("serve", vec![], "--config"),
         ("serve", vec!["-c", bad], "server.listen"),
         ("serve", vec!["-c", "/nowhere.toml"], "/nowhere.toml"),
@@ -77,6 +77,9 @@ fn every_command_refuses_wrong_usage_alike() {
         ("bench engine", vec!["-m", model, "-b", "0"], "-b 0"),
         ("bench engine", vec!["-m", model, "-p", "5000"], "-p 5000"),
         ("bench engine", vec!["-m", model, "-t", "5000"], "--threads"),
+        ("bench kv", vec!["-m", model, "-b", "0"], "-b"),
+        ("bench kv", vec!["-m", model, "--pool-mib", "0"], "--pool-mib 0"),
+        ("bench kv", vec!["-m", model, "-d", "5000"], "-d 5000"),
         ("bench serve", vec!["--url", "http://127.0.0.1:1"], "--model"),
         ("bench serve", vec!["--model", "m", "--url", "https://127.0.0.1:1"], "https is not spoken here"),
     ];

@@ -94,7 +94,7 @@ pub(crate) fn run(args: &EngineArgs) -> Result<(), Failure> {
         decode: StagePrecision { recipe: args.decode_weights, kv: args.kv },
     };
     let profile = if args.profile { Profiling::On } else { Profiling::Off };
-    let options = LaneOptions { precision, threads: args.threads, wanted, tags: args.tags, profile };
+    let options = LaneOptions { precision, threads: args.threads, wanted, tags: args.tags, profile, pool_bytes: None };
     let lane = BenchLane::start(&args.model, &options)?;
     if !args.json {
         say!("{}\n{HEADER}", lane.description());

@@ -26,6 +26,8 @@ pub(crate) struct LaneOptions {
     pub(super) wanted: Wanted,
     pub(crate) tags: bool,
     pub(super) profile: Profiling,
+    /// Of the decode pool; none: what the tests need.
+    pub(super) pool_bytes: Option<u64>,
 }
 
 /// Whether the device measures its operations.
@@ -49,6 +51,7 @@ pub(crate) struct BenchLane {
     threads: usize,
     load: Duration,
     weight_bytes: usize,
+    decode_pool: (u32, u64),
     next_seq: AtomicU64,
 }
 
@@ -99,6 +102,11 @@ impl BenchLane {
         let models = [model(options.precision.prefill)?, model(options.precision.decode)?];
         let weight_bytes = cache.bytes();
         let load = began.elapsed();
+        let page_bytes = models[1].kv_layout(options.precision.decode.kv, PAGE_TOKENS).page_bytes() as u64;
+        let room = match options.pool_bytes {
+            Some(bytes) => Room { decode_pages: u32::try_from(bytes / page_bytes).unwrap_or(u32::MAX), ..room },
+            None => room,
+        };
         let parts = Parts { options, room, backend: &backend, digest: checkpoint.digest() };
         let pools = vec![parts.pool(Stage::Prefill, &models[0]), parts.pool(Stage::Decode, &models[1])];
         cost(&pools, room).check(room, memory::available_bytes().unwrap_or(u64::MAX)).map_err(Failure::Usage)?;
@@ -129,7 +137,8 @@ impl BenchLane {
             load.as_secs_f64()
         );
         let next_seq = AtomicU64::new(1);
-        Ok(Self { engine, backend, models, description, threads: device.threads, load, weight_bytes, next_seq })
+        let (threads, decode_pool) = (device.threads, (room.decode_pages, page_bytes));
+        Ok(Self { engine, backend, models, description, threads, load, weight_bytes, decode_pool, next_seq })
     }
 
     pub(crate) fn description(&self) -> &str {
@@ -146,6 +155,11 @@ impl BenchLane {
 
     pub(crate) fn weight_bytes(&self) -> usize {
         self.weight_bytes
+    }
+
+    /// Pages of the decode pool, and bytes of each.
+    pub(super) fn decode_pool(&self) -> (u32, u64) {
+        self.decode_pool
     }
 
     /// One prompt's prefill.
