@@ -136,7 +136,7 @@ fn start(args: &KvArgs, kv: KvFormat) -> Result<BenchLane, Failure> {
         decode: StagePrecision { recipe: args.decode_weights, kv },
     };
     let (batches, depths) = (args.batch.clone(), vec![args.depth]);
-    let wanted = Wanted { prompts: vec![args.depth], batches, depths, output: args.output, chunk: args.depth };
+    let wanted = Wanted { prompts: Vec::new(), batches, depths, output: args.output, chunk: args.depth };
     let (pool_bytes, profile) = (Some(args.pool_mib * MIB), Profiling::Off);
     BenchLane::start(&args.model, &LaneOptions { precision, threads: args.threads, wanted, tags: true, profile, pool_bytes })
 }
