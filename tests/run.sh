@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sets up and runs every test of the repository.
 #   tests/run.sh             everything
-#   tests/run.sh NAME..      only these suites: format build lint docs guests rust e2e
+#   tests/run.sh NAME..      only these suites: format build lint docs guests rust policies e2e
 # A tool that is missing and cannot be installed is listed; in CI (CI=true) that is a failure.
 # Each suite has a time budget in seconds; one that overruns it fails.
 set -uo pipefail
@@ -32,10 +32,13 @@ need_compilers() {
   command -v cargo >/dev/null
 }
 
+need_venv() {
+  python3 -c 'import venv, ensurepip' 2>/dev/null || install_debian python3-venv python3-pip ||
+    { missing+=("python3 with venv and pip (apt-get install python3-venv python3-pip)"); return 1; }
+}
+
 need_python() {
-  if ! python3 -c 'import venv, ensurepip' 2>/dev/null; then
-    install_debian python3-venv python3-pip || { missing+=("python3 with venv and pip (apt-get install python3-venv python3-pip)"); return 1; }
-  fi
+  need_venv || return 1
   if ! "$cache/venv/bin/python" -c 'import openai, pytest' 2>/dev/null; then
     python3 -m venv "$cache/venv" &&
       "$cache/venv/bin/pip" install --quiet --disable-pip-version-check -r tests/e2e/requirements.txt >"$logs/pip.log" 2>&1 ||
@@ -71,6 +74,14 @@ suite_guests() { MILLRACE_COMPONENTIZE="$built/examples/componentize" plugins/bu
 suite_rust() {
   if [ -f target/guests/schedule.wasm ]; then export MILLRACE_PLUGINS_BUILT="$PWD/target/guests"; fi
   cargo test --workspace --locked --no-fail-fast
+}
+# Policies in every language: the examples, asked, and a new project of every language and kind. Toolchains stay with the other tools.
+suite_policies() {
+  export MILLRACE="$built/millrace" MILLRACE_POLICY_TOOLS="$(realpath -m "$cache")/policies"
+  cargo test --workspace --locked --no-run &&
+    examples/policies/build.sh target/policies &&
+    MILLRACE_EXAMPLE_POLICIES="$PWD/target/policies" cargo test --workspace --locked --test examples &&
+    tests/new-policies.sh target/policies
 }
 suite_e2e() {
   mkdir -p target/e2e
@@ -110,7 +121,7 @@ count() {
 bc_sum() { local sum; read -r sum || true; echo $((${sum:-0})); }
 
 suites=("$@")
-[ ${#suites[@]} -gt 0 ] || suites=(format build lint docs guests rust e2e)
+[ ${#suites[@]} -gt 0 ] || suites=(format build lint docs guests rust policies e2e)
 need_compilers || suites=()
 for suite in ${suites[@]+"${suites[@]}"}; do
   case "$suite" in
@@ -120,8 +131,9 @@ for suite in ${suites[@]+"${suites[@]}"}; do
     docs) run docs 600 ;;
     guests) need_guest_toolchain && run guests 600 ;;
     rust) need_model; run rust 1500 ;;
+    policies) need_guest_toolchain && need_venv && run policies 1200 ;;
     e2e) need_model && need_python && run e2e 1200 ;;
-    *) echo "unknown suite: $suite (format build lint docs guests rust e2e)" >&2; exit 2 ;;
+    *) echo "unknown suite: $suite (format build lint docs guests rust policies e2e)" >&2; exit 2 ;;
   esac
 done
 

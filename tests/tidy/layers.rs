@@ -67,6 +67,8 @@ const LAYERS: &[(&str, &[&str])] = &[
 const FENCES: &[(&str, &[&str], &str)] = &[
     ("wasmtime", &["policy-wasm"], "guests and their limits are understood in one place"),
     ("wit-component", &["policy-wasm"], "components are made and read in one place"),
+    ("wit-bindgen-c", &["policy-wasm"], "what is made of the contract is made in one place"),
+    ("wit-bindgen-core", &["policy-wasm"], "what is made of the contract is made in one place"),
     ("cudarc", &["cuda"], "devices are behind the Backend trait"),
     ("libloading", &["cuda"], "devices are behind the Backend trait"),
     ("toml", &["config", "tests"], "TOML is the operator's language, typed data is everybody else's"),

@@ -3,7 +3,7 @@
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::Response;
-use millrace_node::{BreakerState, Node, PolicyInfo, PolicyKind, ReadmitError, SlotStatus, SwapError};
+use millrace_node::{BreakerState, Digest, Node, PolicyInfo, PolicyKind, ReadmitError, SlotStatus, SwapError};
 use serde_json::{Value, json};
 
 use crate::body::read_bytes;
@@ -56,6 +56,21 @@ pub(crate) async fn replace(
 ) -> Result<Response<Body>, ApiError> {
     let kind = kind_of(&kind)?;
     let node = api.node()?.clone();
+    let Upload { source, pinned } = upload(&api, request).await?;
+    let swapping = node.clone();
+    let swap = move || swapping.policies().replace(kind, &source, pinned.as_ref());
+    let old = tokio::task::spawn_blocking(swap).await.map_err(|_| ApiError::internal())??;
+    Ok(changed(&node, kind, &old))
+}
+
+/// A component that came, and the digest that it must have.
+pub(crate) struct Upload {
+    pub(crate) source: Vec<u8>,
+    pub(crate) pinned: Option<Digest>,
+}
+
+/// The body is a component; `x-sha256` pins it.
+pub(crate) async fn upload(api: &Api, request: Request) -> Result<Upload, ApiError> {
     let pinned = match request.headers().get("x-sha256") {
         None => None,
         Some(value) => {
@@ -67,10 +82,7 @@ pub(crate) async fn replace(
     if source.is_empty() {
         return Err(ApiError::bad_request("The body is empty; send the component's bytes."));
     }
-    let swapping = node.clone();
-    let swap = move || swapping.policies().replace(kind, &source, pinned.as_ref());
-    let old = tokio::task::spawn_blocking(swap).await.map_err(|_| ApiError::internal())??;
-    Ok(changed(&node, kind, &old))
+    Ok(Upload { source: source.into(), pinned })
 }
 
 pub(crate) async fn roll_back(State(api): State<Api>, Path(kind): Path<String>) -> Result<Response<Body>, ApiError> {
@@ -107,7 +119,7 @@ pub(crate) async fn steal_page(State(api): State<Api>, request: Request) -> Resu
     Ok(json_response(&json!({"stolen_from": id})))
 }
 
-fn kind_of(name: &str) -> Result<PolicyKind, ApiError> {
+pub(crate) fn kind_of(name: &str) -> Result<PolicyKind, ApiError> {
     match name {
         "route" => Ok(PolicyKind::Route),
         "schedule" => Ok(PolicyKind::Schedule),
@@ -116,7 +128,7 @@ fn kind_of(name: &str) -> Result<PolicyKind, ApiError> {
     }
 }
 
-fn changed(node: &Node, kind: PolicyKind, old: &PolicyInfo) -> Response<Body> {
+pub(crate) fn changed(node: &Node, kind: PolicyKind, old: &PolicyInfo) -> Response<Body> {
     let status = node.policies().status(kind);
     json_response(&json!({
         "kind": kind.to_string(), "was": info_json(old), "now": info_json(&status.info), "generation": status.generation
@@ -158,7 +170,7 @@ fn breaker(state: BreakerState) -> &'static str {
     }
 }
 
-fn info_json(info: &PolicyInfo) -> Value {
+pub(crate) fn info_json(info: &PolicyInfo) -> Value {
     json!({"name": info.name, "version": info.version, "sha256": info.sha256, "origin": info.origin})
 }
 
@@ -207,7 +219,7 @@ impl From<ReadmitError> for ApiError {
 impl From<SwapError> for ApiError {
     fn from(error: SwapError) -> Self {
         match error {
-            SwapError::Busy | SwapError::NothingToRollBackTo => Self::conflict(error.to_string()),
+            SwapError::Busy | SwapError::NothingToRollBackTo | SwapError::NothingOnTrial => Self::conflict(error.to_string()),
             SwapError::Refused(_) => Self { code: Some("policy_refused"), ..Self::bad_request(error.to_string()) },
         }
     }

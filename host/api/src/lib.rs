@@ -30,6 +30,7 @@ mod sse;
 mod stall;
 mod state;
 mod system;
+mod trials;
 
 pub use door::SPARE_CONNECTIONS;
 pub use error::{ApiError, Retry};

@@ -7,7 +7,7 @@ use axum::routing::{MethodRouter, get, post};
 
 use crate::access::{self, Access};
 use crate::state::Api;
-use crate::{admin, browser, guard, openai, system};
+use crate::{admin, browser, guard, openai, system, trials};
 
 /// A router under construction.
 struct Routes {
@@ -78,6 +78,8 @@ fn admin_routes(api: &Api) -> Routes {
         .at("/admin/policies/{kind}", Access::Admin, post(admin::replace))
         .at("/admin/policies/{kind}/rollback", Access::Admin, post(admin::roll_back))
         .at("/admin/policies/{kind}/builtin", Access::Admin, post(admin::return_to_builtin))
+        .at("/admin/policies/{kind}/shadow", Access::Admin, get(trials::look).post(trials::begin).delete(trials::give_up))
+        .at("/admin/policies/{kind}/activate", Access::Admin, post(trials::activate))
         .at("/live", Access::Open, get(system::live))
         .at("/ready", Access::Open, get(system::ready))
         .at("/metrics", Access::Open, get(system::metrics));

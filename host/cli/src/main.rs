@@ -8,6 +8,7 @@ mod keys;
 mod open_files;
 mod output;
 mod plan;
+mod policy;
 mod quantize;
 mod serve;
 
@@ -40,6 +41,9 @@ enum Command {
     Plan(plan::PlanArgs),
     /// Quantize a hub checkpoint to FP8 or INT4, tensor by tensor.
     Quantize(quantize::QuantizeArgs),
+    /// Write, build, check, measure and prove policies.
+    #[command(subcommand)]
+    Policy(policy::Policy),
     /// Measurements.
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -80,6 +84,7 @@ fn main() -> ExitCode {
         Command::Eval(command) => command.run().map_err(Failure::from),
         Command::Plan(args) => plan::run(&args),
         Command::Quantize(args) => quantize::run(&args),
+        Command::Policy(command) => command.run(),
         Command::Bench(command) => command.run(),
     };
     match result {

@@ -30,6 +30,19 @@ fn commands() -> BTreeSet<String> {
     listed(&millrace(&["--help"])).into_iter().flat_map(typed).collect()
 }
 
+const POLICY: [(&str, &[&str], &str); 10] = [
+    ("policy new", &["x", "--lang", "rust"], "--kind"),
+    ("policy new", &["x", "--lang", "cobol", "--kind", "route"], "cobol"),
+    ("policy new", &["Upper", "--lang", "rust", "--kind", "route"], "cannot be a policy's name"),
+    ("policy build", &["module.wasm"], "--out"),
+    ("policy check", &[], "<FILE>"),
+    ("policy check", &["../../plugins/dist/route.wasm", "--config", "/nowhere.toml"], "/nowhere.toml"),
+    ("policy bench", &["builtin:fastest"], "builtin:fastest is no built-in policy"),
+    ("policy bench", &["builtin:route", "--rows", "0"], "--rows"),
+    ("policy replay", &["../../plugins/dist/route.wasm"], "--trace"),
+    ("policy inspect", &[], "<FILE>"),
+];
+
 #[test]
 fn every_command_refuses_wrong_usage_alike() {
     let (model, config) = (repository("host/model/tests/data/llama-bf16"), repository("examples/configs/glm-5.2.json"));
@@ -84,7 +97,7 @@ fn every_command_refuses_wrong_usage_alike() {
         ("bench serve", vec!["--model", "m", "--url", "https://127.0.0.1:1"], "https is not spoken here"),
     ];
     let mut seen = BTreeSet::new();
-    for (command, more, named) in &cases {
+    for (command, more, named) in cases.iter().cloned().chain(POLICY.map(|(command, more, named)| (command, more.to_vec(), named))) {
         seen.insert((*command).to_owned());
         let args: Vec<&str> = command.split(' ').chain(more.iter().copied()).collect();
         let output = millrace(&args);
@@ -98,7 +111,7 @@ fn every_command_refuses_wrong_usage_alike() {
         assert!(output.stdout.is_empty(), "{args:?}");
     }
     assert_eq!(seen, commands(), "every command has its cases");
-    for unknown in [&["brew"][..], &["keys", "brew"], &["eval", "brew"], &["bench", "brew"]] {
+    for unknown in [&["brew"][..], &["keys", "brew"], &["eval", "brew"], &["bench", "brew"], &["policy", "brew"]] {
         let output = millrace(unknown);
         assert_eq!(output.status.code(), Some(2), "{unknown:?}");
         assert!(String::from_utf8_lossy(&output.stderr).starts_with("error: "), "{unknown:?}");

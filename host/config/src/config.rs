@@ -177,6 +177,8 @@ pub struct Policies {
     pub route: PolicySpec,
     pub schedule: PolicySpec,
     pub precision: PolicySpec,
+    /// `None`: nothing is recorded.
+    pub record: Option<PolicyRecord>,
 }
 
 /// One policy and its limits.
@@ -196,6 +198,15 @@ pub struct PolicySpec {
     pub compile_timeout_ms: u64,
     pub log_lines_per_s: u32,
     pub breaker: Breaker,
+}
+
+/// `[policy.record]`: where decisions are written down, to be replayed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PolicyRecord {
+    /// Made if it is not there; a relative path was joined to the directory of the TOML file.
+    pub directory: PathBuf,
+    /// Of each policy's files together.
+    pub max_mib: u32,
 }
 
 /// What answers.

@@ -21,7 +21,7 @@ mod summary;
 
 pub use config::{
     AdminAccess, Breaker, Component, Config, Device, DeviceKind, Lane, Limits, LogFormat, LogLevel, Model, Policies,
-    PolicySource, PolicySpec, Pool, PoolSize, Server, Tenant, TenantAccess, Tier, ZeroFreed,
+    PolicyRecord, PolicySource, PolicySpec, Pool, PoolSize, Server, Tenant, TenantAccess, Tier, ZeroFreed,
 };
 pub use digest::Digest;
 pub use error::{ConfigError, ConfigErrors, ErrorKind};

@@ -43,6 +43,8 @@ pub enum StartError {
     PolicyEngine(#[from] millrace_policy_wasm::EngineError),
     #[error("policy.{kind}: {}: cannot be read: {why}; check `component`", path.display())]
     Component { kind: PolicyKind, path: PathBuf, why: String },
+    #[error("policy.record: {}: recordings cannot be kept there: {why}; check `directory`", directory.display())]
+    Record { directory: PathBuf, why: String },
     #[error("policy.{kind}: {source}")]
     Policy { kind: PolicyKind, source: LoadError },
     #[error(transparent)]
@@ -67,6 +69,8 @@ pub enum SwapError {
     Busy,
     #[error("the built-in policy is in force; there is none before it")]
     NothingToRollBackTo,
+    #[error("no policy is on trial; put one there first")]
+    NothingOnTrial,
     #[error("the policy was refused and the one in force stays: {0}")]
     Refused(LoadError),
 }

@@ -22,6 +22,7 @@ mod policy_slots;
 mod prompt;
 mod request;
 mod scopes;
+mod shadow;
 mod start;
 mod stopwatch;
 mod submit;
@@ -40,9 +41,11 @@ pub use millrace_policy_wasm::{LoadError, PolicyKind};
 pub use millrace_tokenize::ChatMessage;
 pub use node::{LaneSummary, Node, ServedModel};
 pub use policies::Policies;
+pub use policy_slots::policy_options;
 pub use request::{
     ContextLength, Finished, GenerateError, GenerateRequest, GenerationEvent, PolicyGenerations, Prompt, RequestError, Sampling,
     Started, TokenCount, TokenUsage,
 };
+pub use shadow::{Disagreement, ShadowReport};
 pub use tenants::{KeyRing, key_matches};
 pub use tokenizer::tokenizer_of;

@@ -2,27 +2,36 @@
 //!
 //! Nothing here decides anything; slots do, and the slots' fallbacks keep serving whatever happens to a component.
 
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
-use millrace_config::{Config, Digest, PolicySpec};
+use millrace_config::{Config, Digest};
 use millrace_core::Clock;
 use millrace_policy::{PolicyInfo, PrecisionSlot, RolledBack, RouteSlot, ScheduleSlot, SlotStatus};
-use millrace_policy_wasm::{EngineOptions, LoadError, PolicyEngine, PolicyKind, PolicyOptions};
+use millrace_policy_wasm::{EngineOptions, LoadError, LoadedPolicy, PolicyEngine, PolicyKind, PolicyOptions, Recorder};
 
 use crate::error::{StartError, SwapError};
 use crate::metrics::SlotLabels;
-use crate::policy_slots::{first, limits, options, precision_slot, route_slot, schedule_slot};
+use crate::policy_slots::{first, limits, options, precision_slot, recorder, route_slot, schedule_slot, spec_of};
+use crate::shadow::Shadow;
 
 /// The slots, and what is needed to fill them anew.
 pub struct Policies {
     engine: PolicyEngine,
-    precision: Arc<PrecisionSlot>,
-    route: Arc<RouteSlot>,
-    schedule: Arc<ScheduleSlot>,
+    slots: Slots,
+    /// On trial, in the order of [`PolicyKind::ALL`].
+    shadows: Mutex<[Option<Shadow>; 3]>,
     /// In the order of [`PolicyKind::ALL`].
     options: [PolicyOptions; 3],
     /// One replacement at a time: compiling takes memory and time.
     swapping: Mutex<()>,
+}
+
+/// The three slots.
+#[derive(Clone)]
+pub(crate) struct Slots {
+    pub(crate) precision: Arc<PrecisionSlot>,
+    pub(crate) route: Arc<RouteSlot>,
+    pub(crate) schedule: Arc<ScheduleSlot>,
 }
 
 impl Policies {
@@ -33,11 +42,16 @@ impl Policies {
         let mut engine_options = EngineOptions::new(clock);
         engine_options.max_memory_bytes = largest.unwrap_or(0).max(engine_options.max_memory_bytes);
         let engine = PolicyEngine::new(engine_options)?;
-        let options = PolicyKind::ALL.map(|kind| options(kind, spec_of(config, kind)));
+        let mut options = PolicyKind::ALL.map(|kind| options(kind, spec_of(config, kind)));
+        if let Some(record) = &config.policies.record {
+            for (kind, options) in PolicyKind::ALL.into_iter().zip(&mut options) {
+                options.record = Some(recorder(kind, record)?);
+            }
+        }
         let first = |kind: PolicyKind| first(&engine, kind, spec_of(config, kind), option_of(&options, kind));
         let (precision, route, schedule) =
             (first(PolicyKind::Precision)?, first(PolicyKind::Route)?, first(PolicyKind::Schedule)?);
-        let policies = Self {
+        let slots = Slots {
             precision: Arc::new(
                 precision_slot(precision, &config.policies.precision)?
                     .watched_by(|rolled| log_rolled_back(PolicyKind::Precision, rolled)),
@@ -49,10 +63,8 @@ impl Policies {
                 schedule_slot(schedule, &config.policies.schedule)?
                     .watched_by(|rolled| log_rolled_back(PolicyKind::Schedule, rolled)),
             ),
-            engine,
-            options,
-            swapping: Mutex::new(()),
         };
+        let policies = Self { slots, shadows: Mutex::new([None, None, None]), engine, options, swapping: Mutex::new(()) };
         for (kind, status) in policies.statuses() {
             log_in_force(kind, &status.info, "policy in force");
         }
@@ -60,22 +72,22 @@ impl Policies {
     }
 
     pub(crate) fn precision(&self) -> &PrecisionSlot {
-        &self.precision
+        &self.slots.precision
     }
 
     pub(crate) fn route(&self) -> &RouteSlot {
-        &self.route
+        &self.slots.route
     }
 
     pub(crate) fn schedule(&self) -> &Arc<ScheduleSlot> {
-        &self.schedule
+        &self.slots.schedule
     }
 
     pub fn status(&self, kind: PolicyKind) -> SlotStatus {
         match kind {
-            PolicyKind::Precision => self.precision.status(),
-            PolicyKind::Route => self.route.status(),
-            PolicyKind::Schedule => self.schedule.status(),
+            PolicyKind::Precision => self.slots.precision.status(),
+            PolicyKind::Route => self.slots.route.status(),
+            PolicyKind::Schedule => self.slots.schedule.status(),
         }
     }
 
@@ -84,7 +96,15 @@ impl Policies {
     }
 
     pub(crate) fn slot_labels(&self) -> Vec<SlotLabels> {
-        self.statuses().into_iter().map(|(kind, status)| SlotLabels { kind: kind_label(kind), status }).collect()
+        self.statuses()
+            .into_iter()
+            .map(|(kind, status)| SlotLabels {
+                kind: kind_label(kind),
+                status,
+                shadow: self.shadow(kind),
+                record: option_of(&self.options, kind).record.as_ref().map(Recorder::counts),
+            })
+            .collect()
     }
 
     /// Puts a component in force and returns who was. Compiling it takes seconds: not for the runtime's threads.
@@ -92,27 +112,46 @@ impl Policies {
     /// # Errors
     /// Where the component is refused or another one is being loaded; nothing changes then.
     pub fn replace(&self, kind: PolicyKind, source: &[u8], pinned: Option<&Digest>) -> Result<PolicyInfo, SwapError> {
-        let _one = match self.swapping.try_lock() {
-            Ok(one) => one,
-            Err(TryLockError::Poisoned(one)) => one.into_inner(),
-            Err(TryLockError::WouldBlock) => return Err(SwapError::Busy),
+        let _one = self.alone()?;
+        let options = self.uploaded(kind, pinned);
+        let put = || -> Result<(PolicyInfo, PolicyInfo), LoadError> { self.put(&self.engine.load(source, kind, &options)?) };
+        self.told(kind, "policy replaced", put())
+    }
+
+    fn alone(&self) -> Result<MutexGuard<'_, ()>, SwapError> {
+        match self.swapping.try_lock() {
+            Ok(one) => Ok(one),
+            Err(TryLockError::Poisoned(one)) => Ok(one.into_inner()),
+            Err(TryLockError::WouldBlock) => Err(SwapError::Busy),
+        }
+    }
+
+    /// How to load what came through the admin listener.
+    fn uploaded(&self, kind: PolicyKind, pinned: Option<&Digest>) -> PolicyOptions {
+        let sha256 = pinned.map(Digest::to_hex);
+        PolicyOptions { origin: "uploaded".to_owned(), sha256, ..option_of(&self.options, kind).clone() }
+    }
+
+    /// Puts a loaded policy in force; tells who was and who is.
+    fn put(&self, loaded: &LoadedPolicy) -> Result<(PolicyInfo, PolicyInfo), LoadError> {
+        let info = loaded.info().clone();
+        let old = match loaded.kind() {
+            PolicyKind::Precision => self.slots.precision.swap(loaded.precision()?, info.clone()),
+            PolicyKind::Route => self.slots.route.swap(loaded.route()?, info.clone()),
+            PolicyKind::Schedule => self.slots.schedule.swap(loaded.schedule()?, info.clone()),
         };
-        let mut options = option_of(&self.options, kind).clone();
-        "uploaded".clone_into(&mut options.origin);
-        options.sha256 = pinned.map(Digest::to_hex);
-        let put = || -> Result<(PolicyInfo, PolicyInfo), LoadError> {
-            let loaded = self.engine.load(source, kind, &options)?;
-            let info = loaded.info().clone();
-            let old = match kind {
-                PolicyKind::Precision => self.precision.swap(loaded.precision()?, info.clone()),
-                PolicyKind::Route => self.route.swap(loaded.route()?, info.clone()),
-                PolicyKind::Schedule => self.schedule.swap(loaded.schedule()?, info.clone()),
-            };
-            Ok((old, info))
-        };
-        match put() {
+        Ok((old, info))
+    }
+
+    fn told(
+        &self,
+        kind: PolicyKind,
+        what: &str,
+        put: Result<(PolicyInfo, PolicyInfo), LoadError>,
+    ) -> Result<PolicyInfo, SwapError> {
+        match put {
             Ok((old, new)) => {
-                log_in_force(kind, &new, "policy replaced");
+                log_in_force(kind, &new, what);
                 Ok(old)
             }
             Err(error) => {
@@ -129,9 +168,9 @@ impl Policies {
     pub fn roll_back(&self, kind: PolicyKind) -> Result<PolicyInfo, SwapError> {
         let was = self.status(kind).info;
         let now = match kind {
-            PolicyKind::Precision => self.precision.roll_back(),
-            PolicyKind::Route => self.route.roll_back(),
-            PolicyKind::Schedule => self.schedule.roll_back(),
+            PolicyKind::Precision => self.slots.precision.roll_back(),
+            PolicyKind::Route => self.slots.route.roll_back(),
+            PolicyKind::Schedule => self.slots.schedule.roll_back(),
         };
         log_in_force(kind, &now.ok_or(SwapError::NothingToRollBackTo)?, "policy rolled back");
         Ok(was)
@@ -141,14 +180,16 @@ impl Policies {
     pub fn return_to_builtin(&self, kind: PolicyKind) -> PolicyInfo {
         let was = self.status(kind).info;
         let now = match kind {
-            PolicyKind::Precision => self.precision.return_to_builtin(),
-            PolicyKind::Route => self.route.return_to_builtin(),
-            PolicyKind::Schedule => self.schedule.return_to_builtin(),
+            PolicyKind::Precision => self.slots.precision.return_to_builtin(),
+            PolicyKind::Route => self.slots.route.return_to_builtin(),
+            PolicyKind::Schedule => self.slots.schedule.return_to_builtin(),
         };
         log_in_force(kind, &now, "policy returned to the built-in");
         was
     }
 }
+
+mod trials;
 
 fn log_in_force(kind: PolicyKind, info: &PolicyInfo, what: &str) {
     tracing::info!(
@@ -172,14 +213,6 @@ fn kind_label(kind: PolicyKind) -> &'static str {
         PolicyKind::Precision => "precision",
         PolicyKind::Route => "route",
         PolicyKind::Schedule => "schedule",
-    }
-}
-
-fn spec_of(config: &Config, kind: PolicyKind) -> &PolicySpec {
-    match kind {
-        PolicyKind::Precision => &config.policies.precision,
-        PolicyKind::Route => &config.policies.route,
-        PolicyKind::Schedule => &config.policies.schedule,
     }
 }
 

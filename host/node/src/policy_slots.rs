@@ -4,12 +4,12 @@
 use std::fs::File;
 use std::io::Read as _;
 
-use millrace_config::{Component, Digest, PolicySource, PolicySpec};
+use millrace_config::{Component, Config, Digest, PolicyRecord, PolicySource, PolicySpec};
 use millrace_policy::{
     BreakerSettings, FairSchedule, LeastLoadedRoute, PolicyInfo, PrecisionPolicy, PrecisionSlot, RouteLimits, RoutePolicy,
     RouteSlot, SchedulePolicy, ScheduleSlot, TierPrecision,
 };
-use millrace_policy_wasm::{LoadError, LoadedPolicy, PolicyEngine, PolicyKind, PolicyLimits, PolicyOptions, builtin};
+use millrace_policy_wasm::{LoadError, LoadedPolicy, PolicyEngine, PolicyKind, PolicyLimits, PolicyOptions, Recorder, builtin};
 
 use crate::error::StartError;
 
@@ -44,12 +44,32 @@ pub(crate) fn options(kind: PolicyKind, spec: &PolicySpec) -> PolicyOptions {
     }
 }
 
+/// How a deployment loads its policy of a kind: limits, pin and table.
+#[must_use]
+pub fn policy_options(config: &Config, kind: PolicyKind) -> PolicyOptions {
+    options(kind, spec_of(config, kind))
+}
+
+pub(crate) fn spec_of(config: &Config, kind: PolicyKind) -> &PolicySpec {
+    match kind {
+        PolicyKind::Precision => &config.policies.precision,
+        PolicyKind::Route => &config.policies.route,
+        PolicyKind::Schedule => &config.policies.schedule,
+    }
+}
+
 fn breaker(spec: &PolicySpec) -> BreakerSettings {
     BreakerSettings {
         faults_to_open: spec.breaker.faults,
         backoff_us: spec.breaker.backoff_ms.saturating_mul(1000),
         ..BreakerSettings::default()
     }
+}
+
+/// Writes down what the policies of a kind are asked and answer.
+pub(crate) fn recorder(kind: PolicyKind, record: &PolicyRecord) -> Result<Recorder, StartError> {
+    Recorder::start(&record.directory, kind, u64::from(record.max_mib) << 20)
+        .map_err(|error| StartError::Record { directory: record.directory.clone(), why: error.to_string() })
 }
 
 /// What a slot starts with.

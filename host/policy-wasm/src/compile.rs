@@ -18,7 +18,7 @@ const COMPONENT_VERSION: [u8; 4] = [13, 0, 1, 0];
 
 /// What a file is by its first eight bytes: magic `\0asm`, then a version and a layer of two bytes each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Format {
+pub(crate) enum Format {
     Core,
     Component,
 }
@@ -69,7 +69,7 @@ fn compile_now(engine: &Engine, source: &[u8], format: Format) -> Result<Compone
     Ok(component)
 }
 
-fn format_of(source: &[u8]) -> Result<Format, LoadError> {
+pub(crate) fn format_of(source: &[u8]) -> Result<Format, LoadError> {
     if Engine::detect_precompiled(source).is_some() {
         return Err(LoadError::Precompiled);
     }

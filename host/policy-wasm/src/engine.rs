@@ -64,6 +64,13 @@ impl PolicyEngine {
     pub fn load(&self, source: &[u8], kind: PolicyKind, options: &PolicyOptions) -> Result<LoadedPolicy, LoadError> {
         load::load(&self.0, source, kind, options)
     }
+
+    /// A policy that was loaded under another name, for a trial, under the name of these options: it has that name's state, and is
+    /// recorded as they say. Nothing is compiled again.
+    #[must_use]
+    pub fn renamed(&self, loaded: &LoadedPolicy, options: &PolicyOptions) -> LoadedPolicy {
+        loaded.renamed(self.0.belongings(&options.name), options)
+    }
 }
 
 impl Inner {
@@ -94,7 +101,9 @@ fn config() -> Config {
     // Floats of a replayed decision have the same bits.
     config.cranelift_nan_canonicalization(true);
     config.gc_support(false).wasm_gc(false).wasm_function_references(false).wasm_exceptions(false);
-    config.wasm_threads(false).shared_memory(false).wasm_memory64(false).wasm_tail_call(false);
+    config.wasm_threads(false).shared_memory(false).wasm_memory64(false);
+    // The runtime of JavaScript guests needs them; a loop of them meets the epoch at every function as any other does.
+    config.wasm_tail_call(true);
     config.wasm_relaxed_simd(false).wasm_wide_arithmetic(false).wasm_stack_switching(false).wasm_custom_page_sizes(false);
     config.memory_init_cow(true).parallel_compilation(true);
     // A host thread must have this much stack left; threads have 2 MiB.

@@ -13,10 +13,12 @@ use crate::deadline::Deadline;
 use crate::fault::{classify, one_line};
 use crate::imports::GuestContext;
 use crate::imports::clock_random::seed;
+use crate::imports::journal::{Journal, Script};
 use crate::imports::metrics::MetricTable;
 use crate::limiter::Limiter;
 use crate::prepared::Prepared;
 use crate::ticker::ticks;
+use crate::trace::Imports;
 use crate::wire::Info;
 use crate::worlds::{Asking, Decide, World};
 
@@ -62,6 +64,8 @@ pub(crate) struct Instance<W: World> {
     decide: Decide<W>,
     /// Memory after `init`.
     settled_bytes: usize,
+    /// In a recording; 0: not recorded.
+    number: u64,
 }
 
 impl<W: World> Instance<W> {
@@ -79,6 +83,7 @@ impl<W: World> Instance<W> {
             random: seed(prepared.digest_seed, 0),
             is_initializing: true,
             deadline: deadline.clone(),
+            journal: Journal::Off,
         };
         let mut store = Store::new(&prepared.shared.engine, context);
         store.limiter(|context| &mut context.limiter);
@@ -92,7 +97,7 @@ impl<W: World> Instance<W> {
         let init = instance.get_typed_func(&mut store, exports.init).map_err(types)?;
         let check_config = instance.get_typed_func(&mut store, exports.check_config).map_err(types)?;
         let decide = instance.get_typed_func(&mut store, exports.decide).map_err(types)?;
-        Ok(Self { prepared: prepared.clone(), store, init, check_config, decide, settled_bytes: 0 })
+        Ok(Self { prepared: prepared.clone(), store, init, check_config, decide, settled_bytes: 0, number: 0 })
     }
 
     /// The guest's own answer is the inner result.
@@ -114,12 +119,58 @@ impl<W: World> Instance<W> {
     }
 
     /// One decision.
-    pub(crate) fn decide(&mut self, asking: Asking<'_>, arguments: W::Arguments) -> Result<W::Answer, Fault> {
-        let context = self.store.data_mut();
-        context.now_us = self.prepared.shared.clock.now_us();
-        context.random = seed(self.prepared.digest_seed, asking.call);
+    pub(crate) fn decide(&mut self, asking: Asking, arguments: W::Arguments) -> Result<W::Answer, Fault> {
+        self.moment(self.prepared.shared.clock.now_us(), seed(self.prepared.digest_seed, asking.call));
+        self.decide_now(asking, arguments)
+    }
+
+    /// One decision at the moment that was set.
+    pub(crate) fn decide_now(&mut self, asking: Asking, arguments: W::Arguments) -> Result<W::Answer, Fault> {
         let decide = self.decide;
         guarded(&self.prepared, &mut self.store, asking.deadline_us, |store| decide.call(store, arguments))
+    }
+
+    /// What clock and random give from now on.
+    pub(crate) fn moment(&mut self, now_us: u64, random: u64) {
+        let context = self.store.data_mut();
+        (context.now_us, context.random) = (now_us, random);
+    }
+
+    pub(crate) fn now_us(&self) -> u64 {
+        self.store.data().now_us
+    }
+
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(crate) fn count_as(&mut self, number: u64) {
+        self.number = number;
+    }
+
+    /// From now on, until they are taken.
+    pub(crate) fn record_imports(&mut self) {
+        self.store.data_mut().journal = Journal::Recording(Imports::default());
+    }
+
+    pub(crate) fn recorded_imports(&mut self) -> Imports {
+        match std::mem::replace(&mut self.store.data_mut().journal, Journal::Off) {
+            Journal::Recording(imports) => imports,
+            Journal::Off | Journal::Replaying(_) => Imports::default(),
+        }
+    }
+
+    /// Imports give what they gave then.
+    pub(crate) fn replay_imports(&mut self, imports: Imports) {
+        self.store.data_mut().journal = Journal::Replaying(Script::new(imports));
+    }
+
+    /// How often the guest asked for something else than then.
+    pub(crate) fn diverged_imports(&mut self) -> u64 {
+        match std::mem::replace(&mut self.store.data_mut().journal, Journal::Off) {
+            Journal::Replaying(script) => script.diverged(),
+            Journal::Off | Journal::Recording(_) => 0,
+        }
     }
 
     pub(crate) fn setup_us(&self) -> u64 {

@@ -1,9 +1,8 @@
 //! The load path, in the order of the crate's drawing. Each step refuses with a reason; nothing that serves is touched.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use millrace_policy::{PolicyInfo, PrecisionPolicy, RoutePolicy, SchedulePolicy};
 use sha2::{Digest, Sha256};
@@ -16,6 +15,7 @@ use crate::engine::Inner;
 use crate::fault::one_line;
 use crate::imports;
 use crate::imports::metrics::MetricTable;
+use crate::inspect::hex;
 use crate::instance::{Fault, Instance, Owned, StartError};
 use crate::policy::{WasmPolicy, ready_instance};
 use crate::prepared::{Exports, Prepared};
@@ -33,14 +33,21 @@ const MAX_WANTS: usize = 64;
 
 /// A policy that passed every check; makes what a slot takes.
 pub struct LoadedPolicy {
-    prepared: Arc<Prepared>,
+    pub(crate) prepared: Arc<Prepared>,
     kind: PolicyKind,
     info: PolicyInfo,
     /// Sorted.
     wants: Arc<[u32]>,
+    compile_time: Duration,
 }
 
 impl LoadedPolicy {
+    /// How long the compiler took.
+    #[must_use]
+    pub fn compile_time(&self) -> Duration {
+        self.compile_time
+    }
+
     #[must_use]
     pub fn info(&self) -> &PolicyInfo {
         &self.info
@@ -81,6 +88,27 @@ impl LoadedPolicy {
         Ok(Box::new(self.policy::<PrecisionWorld>()?))
     }
 
+    pub(crate) fn renamed(&self, belongings: Arc<Belongings>, options: &PolicyOptions) -> Self {
+        let old = &*self.prepared;
+        let mut own = old.options.clone();
+        own.name.clone_from(&options.name);
+        own.record.clone_from(&options.record);
+        let prepared = Prepared {
+            shared: old.shared.clone(),
+            pre: old.pre.clone(),
+            exports: old.exports,
+            name: own.name.as_str().into(),
+            options: own,
+            sha256: old.sha256.clone(),
+            digest_seed: old.digest_seed,
+            belongings,
+            metrics: Arc::new(MetricTable::default()),
+            calls: AtomicU64::new(0),
+        };
+        let (kind, info, wants) = (self.kind, self.info.clone(), self.wants.clone());
+        Self { prepared: Arc::new(prepared), kind, info, wants, compile_time: self.compile_time }
+    }
+
     fn policy<W: World>(&self) -> Result<WasmPolicy<W>, LoadError> {
         if W::KIND != self.kind {
             return Err(LoadError::Kind { is: self.kind, asked: W::KIND });
@@ -101,7 +129,9 @@ pub(crate) fn load(engine: &Inner, source: &[u8], kind: PolicyKind, options: &Po
         return Err(LoadError::Digest { expected: expected.clone(), found: sha256 });
     }
     let shared = engine.shared.clone();
+    let began = Instant::now();
     let component = compile(&shared.engine, source, Duration::from_micros(limits.compile_us), &engine.compiles)?;
+    let compile_time = began.elapsed();
     check_names(&shared.engine, &component, kind, &options.grants)?;
     let exports = exports(&component, kind)?;
     check_memory(&component, limits.memory_bytes)?;
@@ -115,6 +145,7 @@ pub(crate) fn load(engine: &Inner, source: &[u8], kind: PolicyKind, options: &Po
         exports,
         options: options.clone(),
         name: options.name.as_str().into(),
+        sha256: sha256.clone(),
         digest_seed,
         belongings: engine.belongings(&options.name),
         metrics: Arc::new(MetricTable::default()),
@@ -127,7 +158,7 @@ pub(crate) fn load(engine: &Inner, source: &[u8], kind: PolicyKind, options: &Po
     }?;
     let wants = sorted(&info.wants).into();
     let info = PolicyInfo { name: info.name, version: info.version, sha256, origin: options.origin.clone() };
-    Ok(LoadedPolicy { prepared, kind, info, wants })
+    Ok(LoadedPolicy { prepared, kind, info, wants, compile_time })
 }
 
 /// On throw-away instances with throw-away state: configuration, start, trial decisions.
@@ -239,12 +270,7 @@ fn check_memory(component: &Component, limit: usize) -> Result<(), LoadError> {
 /// The digest in hex, and its first eight bytes as a number.
 fn digest(source: &[u8]) -> (String, u64) {
     let bytes = Sha256::digest(source);
-    let hex = bytes.iter().fold(String::with_capacity(64), |mut hex, byte| {
-        // Writing to a string does not fail.
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    });
-    (hex, bytes.iter().take(8).fold(0, |seed, &byte| (seed << 8) | u64::from(byte)))
+    (hex(&bytes), bytes.iter().take(8).fold(0, |seed, &byte| (seed << 8) | u64::from(byte)))
 }
 
 fn sorted(wants: &[u32]) -> Vec<u32> {

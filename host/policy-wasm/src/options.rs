@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::Recorder;
+
 /// Which decision a policy makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PolicyKind {
@@ -56,6 +58,8 @@ pub struct PolicyOptions {
     pub sha256: Option<String>,
     pub grants: Vec<Grant>,
     pub limits: PolicyLimits,
+    /// Where what it does is written down.
+    pub record: Option<Recorder>,
 }
 
 impl PolicyKind {
@@ -114,8 +118,8 @@ impl PolicyLimits {
             memory_bytes: 64 << 20,
             table_elements: 100_000,
             output_bytes: 256 << 10,
-            component_bytes: 32 << 20,
-            compile_us: 30_000_000,
+            component_bytes: 64 << 20,
+            compile_us: 120_000_000,
             log_lines_per_second: 20,
             metric_names: 32,
             state_keys: 256,
@@ -135,6 +139,7 @@ impl PolicyOptions {
             sha256: None,
             grants: Grant::ALL.to_vec(),
             limits: PolicyLimits::of(kind),
+            record: None,
         }
     }
 }

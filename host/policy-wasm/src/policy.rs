@@ -17,6 +17,8 @@ use millrace_policy::{FaultKind, Policy, PolicyFault, PolicyReport, PrecisionPol
 
 use crate::instance::{Fault, Instance};
 use crate::prepared::Prepared;
+use crate::trace::{self, Call, Event, Init};
+use crate::wire::Info;
 use crate::worlds::{self, Asking, PrecisionWorld, RouteWorld, ScheduleWorld, World};
 
 pub(crate) struct WasmPolicy<W: World> {
@@ -46,12 +48,9 @@ impl<W: World> WasmPolicy<W> {
         Self { prepared, label, wants, instance: Some(instance), mailbox, rebuilds: 0, last_call_ns: None }
     }
 
-    /// `within_us` cuts the policy's own deadline; what that makes late is not its fault.
-    fn call<R>(
-        &mut self,
-        within_us: Option<u32>,
-        work: impl FnOnce(&mut Instance<W>, Asking<'_>) -> Result<R, Fault>,
-    ) -> Result<R, PolicyFault> {
+    /// `within_us` cuts the policy's own deadline; what that makes late is not its fault. `arguments` gives the facts in the columns
+    /// that it is told.
+    fn call(&mut self, within_us: Option<u32>, arguments: impl Fn(&[u32]) -> W::Arguments) -> Result<W::Answer, PolicyFault> {
         self.last_call_ns = None;
         self.collect().map_err(|fault| self.fault(fault))?;
         let Some(mut instance) = self.instance.take() else {
@@ -60,10 +59,24 @@ impl<W: World> WasmPolicy<W> {
         };
         let limit_us = self.prepared.options.limits.deadline_us;
         let cut_us = within_us.map(u64::from).filter(|&within| within < limit_us);
-        let asking = Asking { call: self.prepared.next_call(), deadline_us: cut_us.unwrap_or(limit_us), wants: &self.wants };
+        let asking = Asking { call: self.prepared.next_call(), deadline_us: cut_us.unwrap_or(limit_us) };
+        let recorder = self.prepared.options.record.clone();
+        if recorder.is_some() {
+            instance.record_imports();
+        }
         let started = Instant::now();
-        let result = work(&mut instance, asking);
-        self.last_call_ns = Some(u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        let result = instance.decide(asking, arguments(&self.wants));
+        let took_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.last_call_ns = Some(took_ns);
+        if let Some(recorder) = recorder {
+            let (answer, fault) = match &result {
+                Ok(answer) => (Some(answer.clone()), None),
+                Err(fault) => (None, Some(cut_short(fault.clone(), cut_us).0.to_string())),
+            };
+            let (facts, imports) = (arguments(&[]), instance.recorded_imports());
+            let (instance, call, now_us) = (instance.number(), asking.call, instance.now_us());
+            recorder.record(Event::Call(Call { instance, call, now_us, facts, imports, answer, fault, took_ns }));
+        }
         match result {
             Ok(answer) => {
                 let is_swollen = instance.is_swollen();
@@ -145,11 +158,35 @@ fn cut_short(fault: Fault, cut_us: Option<u64>) -> Fault {
 /// An instance that was initialised, on the policy's own state and metrics.
 pub(crate) fn ready_instance<W: World>(prepared: &Arc<Prepared>) -> Result<Instance<W>, Fault> {
     let mut instance = Instance::new(prepared, prepared.owned())?;
-    match instance.init()? {
+    let recorder = prepared.options.record.as_ref();
+    if let Some(recorder) = recorder {
+        instance.count_as(recorder.next_instance());
+        instance.record_imports();
+    }
+    let info = instance.init()?;
+    if let Some(recorder) = recorder {
+        recorder.record(Event::<(), ()>::Init(beginning(prepared, &mut instance, info.as_ref().ok())));
+    }
+    match info {
         Ok(_) => Ok(instance),
         Err(refusal) => {
             Err((FaultKind::Invalid, format!("`init` refused a fresh instance: {}", crate::fault::one_line(&refusal))))
         }
+    }
+}
+
+fn beginning<W: World>(prepared: &Prepared, instance: &mut Instance<W>, info: Option<&Info>) -> Init {
+    Init {
+        version: trace::VERSION,
+        instance: instance.number(),
+        kind: W::KIND.to_string(),
+        sha256: prepared.sha256.clone(),
+        seed: prepared.digest_seed,
+        config: prepared.options.config_json.clone(),
+        now_us: instance.now_us(),
+        imports: instance.recorded_imports(),
+        info: info.cloned(),
+        continued: false,
     }
 }
 
@@ -184,7 +221,8 @@ impl PrecisionPolicy for WasmPolicy<PrecisionWorld> {
         precisions: &host::Table,
         tenants: &host::Table,
     ) -> Result<Vec<host::Choice>, PolicyFault> {
-        self.call(None, |instance, asking| worlds::choose(instance, asking, asks, precisions, tenants))
+        let (choices,) = self.call(None, |wants| worlds::choose_arguments(asks, precisions, tenants, wants))?;
+        Ok(choices.into_iter().map(host::Choice::from).collect())
     }
 }
 
@@ -195,12 +233,14 @@ impl RoutePolicy for WasmPolicy<RouteWorld> {
         lanes: &host::Table,
         tenants: &host::Table,
     ) -> Result<host::Decision, PolicyFault> {
-        self.call(None, |instance, asking| worlds::decide(instance, asking, request, lanes, tenants))
+        let (decision,) = self.call(None, |wants| worlds::decide_arguments(request, lanes, tenants, wants))?;
+        Ok(decision.into())
     }
 }
 
 impl SchedulePolicy for WasmPolicy<ScheduleWorld> {
     fn plan_step(&mut self, budget: &host::Budget, rows: &host::Table, tenants: &host::Table) -> Result<host::Plan, PolicyFault> {
-        self.call(budget.answer_within_us, |instance, asking| worlds::plan_step(instance, asking, budget, rows, tenants))
+        let (plan,) = self.call(budget.answer_within_us, |wants| worlds::plan_arguments(budget, rows, tenants, wants))?;
+        Ok(plan.into())
     }
 }

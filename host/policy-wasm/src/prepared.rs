@@ -24,6 +24,7 @@ pub(crate) struct Shared {
 }
 
 /// Where a component keeps the functions that the host calls.
+#[derive(Clone, Copy)]
 pub(crate) struct Exports {
     pub(crate) init: ComponentExportIndex,
     pub(crate) check_config: ComponentExportIndex,
@@ -36,7 +37,9 @@ pub(crate) struct Prepared {
     pub(crate) exports: Exports,
     pub(crate) options: PolicyOptions,
     pub(crate) name: Arc<str>,
-    /// First 8 bytes of the component's sha256.
+    /// Of the bytes as they were given.
+    pub(crate) sha256: String,
+    /// First 8 bytes of it.
     pub(crate) digest_seed: u64,
     pub(crate) belongings: Arc<Belongings>,
     pub(crate) metrics: Arc<MetricTable>,

@@ -2,7 +2,9 @@
 //! Generous in time (the first call of an instance is slow), strict in rules.
 
 use millrace_core::{Stage, TenantId};
-use millrace_policy::{Ask, Budget, RouteLimits, RouteRequest, Table, kind, validate_choices, validate_decision, validate_plan};
+use millrace_policy::{
+    Ask, Budget, Choice, RouteLimits, RouteRequest, Table, kind, validate_choices, validate_decision, validate_plan,
+};
 
 use crate::instance::{Fault, Instance};
 use crate::worlds::{self, Asking, PrecisionWorld, RouteWorld, ScheduleWorld, World};
@@ -11,7 +13,9 @@ const ROWS: usize = 4;
 
 pub(crate) fn precision(instance: &mut Instance<PrecisionWorld>, wants: &[u32]) -> Result<(), String> {
     let (asks, precisions) = ([ask(0), ask(1)], table(kind::PREFILL_WEIGHT_BITS..=kind::PRECISION_WAITING));
-    let choices = worlds::choose(instance, asking(instance, wants), &asks, &precisions, &tenants()).map_err(text)?;
+    let arguments = worlds::choose_arguments(&asks, &precisions, &tenants(), wants);
+    let (choices,) = instance.decide(asking(instance), arguments).map_err(text)?;
+    let choices: Vec<Choice> = choices.into_iter().map(Choice::from).collect();
     validate_choices(&choices, &asks, &precisions).map_err(|error| error.to_string())
 }
 
@@ -21,8 +25,9 @@ pub(crate) fn route(instance: &mut Instance<RouteWorld>, wants: &[u32]) -> Resul
     for flag in [kind::FREE_PAGES, kind::HEALTHY, kind::LANE_PRECISION, kind::ELIGIBLE] {
         lanes = lanes.with(flag, vec![1; ROWS]);
     }
-    let decision = worlds::decide(instance, asking(instance, wants), &request(), &lanes, &tenants()).map_err(text)?;
-    validate_decision(decision, &lanes, &RouteLimits::default()).map(|_| ()).map_err(|error| error.to_string())
+    let arguments = worlds::decide_arguments(&request(), &lanes, &tenants(), wants);
+    let (decision,) = instance.decide(asking(instance), arguments).map_err(text)?;
+    validate_decision(decision.into(), &lanes, &RouteLimits::default()).map(|_| ()).map_err(|error| error.to_string())
 }
 
 pub(crate) fn schedule(instance: &mut Instance<ScheduleWorld>, wants: &[u32]) -> Result<(), String> {
@@ -39,14 +44,15 @@ pub(crate) fn schedule(instance: &mut Instance<ScheduleWorld>, wants: &[u32]) ->
             step_us: 0,
             answer_within_us: None,
         };
-        let plan = worlds::plan_step(instance, asking(instance, wants), &budget, &rows, &tenants()).map_err(text)?;
-        validate_plan(&plan, &budget, &rows).map_err(|error| format!("in {stage}: {error}"))?;
+        let arguments = worlds::plan_arguments(&budget, &rows, &tenants(), wants);
+        let (plan,) = instance.decide(asking(instance), arguments).map_err(text)?;
+        validate_plan(&plan.into(), &budget, &rows).map_err(|error| format!("in {stage}: {error}"))?;
     }
     Ok(())
 }
 
-fn asking<'a, W: World>(instance: &Instance<W>, wants: &'a [u32]) -> Asking<'a> {
-    Asking { call: 0, deadline_us: instance.setup_us(), wants }
+fn asking<W: World>(instance: &Instance<W>) -> Asking {
+    Asking { call: 0, deadline_us: instance.setup_us() }
 }
 
 fn text((kind, detail): Fault) -> String {

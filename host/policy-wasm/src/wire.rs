@@ -3,30 +3,32 @@
 
 use millrace_core::Stage;
 use millrace_policy as host;
+use serde::{Deserialize, Serialize};
 use wasmtime::component::{ComponentType, Lift, Lower};
 
-#[derive(Debug, Clone, ComponentType, Lower, Lift)]
+#[derive(Debug, Clone, ComponentType, Lower, Lift, Serialize, Deserialize)]
 #[component(record)]
 pub(crate) struct Attribute {
     pub(crate) key: String,
     pub(crate) value: String,
 }
 
-#[derive(Debug, Clone, ComponentType, Lower, Lift)]
+#[derive(Debug, Clone, ComponentType, Lower, Lift, Serialize, Deserialize)]
 #[component(record)]
 pub(crate) struct Column {
     pub(crate) kind: u32,
     pub(crate) values: Vec<u32>,
 }
 
-#[derive(Debug, Clone, ComponentType, Lower, Lift)]
+#[derive(Debug, Clone, ComponentType, Lower, Lift, Serialize, Deserialize)]
 #[component(record)]
 pub(crate) struct Table {
     pub(crate) rows: u32,
     pub(crate) columns: Vec<Column>,
 }
 
-#[derive(Debug, Clone, Copy, ComponentType, Lower, Lift)]
+#[derive(Debug, Clone, Copy, ComponentType, Lower, Lift, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 #[component(enum)]
 #[repr(u8)]
 pub(crate) enum WireStage {
@@ -36,7 +38,7 @@ pub(crate) enum WireStage {
     Decode,
 }
 
-#[derive(Debug, Clone, ComponentType, Lower, Lift)]
+#[derive(Debug, Clone, ComponentType, Lower, Lift, Serialize, Deserialize)]
 #[component(record)]
 pub(crate) struct Info {
     pub(crate) name: String,
@@ -44,7 +46,7 @@ pub(crate) struct Info {
     pub(crate) wants: Vec<u32>,
 }
 
-#[derive(Debug, Clone, ComponentType, Lower, Lift)]
+#[derive(Debug, Clone, ComponentType, Lower, Lift, Serialize, Deserialize)]
 #[component(record)]
 pub(crate) struct Ask {
     tenant: u32,
@@ -58,7 +60,7 @@ pub(crate) struct Ask {
     attributes: Vec<Attribute>,
 }
 
-#[derive(Debug, Clone, Copy, ComponentType, Lower, Lift)]
+#[derive(Debug, Clone, Copy, PartialEq, ComponentType, Lower, Lift, Serialize, Deserialize)]
 #[component(record)]
 pub(crate) struct Choice {
     precision: u32,
@@ -67,7 +69,7 @@ pub(crate) struct Choice {
     reason: u32,
 }
 
-#[derive(Debug, Clone, ComponentType, Lower, Lift)]
+#[derive(Debug, Clone, ComponentType, Lower, Lift, Serialize, Deserialize)]
 #[component(record)]
 pub(crate) struct Request {
     tenant: u32,
@@ -84,7 +86,7 @@ pub(crate) struct Request {
     attributes: Vec<Attribute>,
 }
 
-#[derive(Debug, Clone, ComponentType, Lower, Lift)]
+#[derive(Debug, Clone, PartialEq, ComponentType, Lower, Lift, Serialize, Deserialize)]
 #[component(record)]
 pub(crate) struct Forward {
     lanes: Vec<u32>,
@@ -92,7 +94,7 @@ pub(crate) struct Forward {
     reason: u32,
 }
 
-#[derive(Debug, Clone, ComponentType, Lower, Lift)]
+#[derive(Debug, Clone, PartialEq, ComponentType, Lower, Lift, Serialize, Deserialize)]
 #[component(record)]
 pub(crate) struct Refusal {
     status: u16,
@@ -102,7 +104,8 @@ pub(crate) struct Refusal {
     message: String,
 }
 
-#[derive(Debug, Clone, ComponentType, Lower, Lift)]
+#[derive(Debug, Clone, PartialEq, ComponentType, Lower, Lift, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 #[component(variant)]
 pub(crate) enum Decision {
     #[component(name = "forward")]
@@ -113,7 +116,7 @@ pub(crate) enum Decision {
     Refuse(Refusal),
 }
 
-#[derive(Debug, Clone, Copy, ComponentType, Lower, Lift)]
+#[derive(Debug, Clone, Copy, ComponentType, Lower, Lift, Serialize, Deserialize)]
 #[component(record)]
 pub(crate) struct Budget {
     stage: WireStage,
@@ -130,7 +133,7 @@ pub(crate) struct Budget {
     step_us: u32,
 }
 
-#[derive(Debug, Clone, ComponentType, Lower, Lift)]
+#[derive(Debug, Clone, PartialEq, ComponentType, Lower, Lift, Serialize, Deserialize)]
 #[component(record)]
 pub(crate) struct Plan {
     run: Vec<u32>,
@@ -139,6 +142,11 @@ pub(crate) struct Plan {
     #[component(name = "valid-steps")]
     valid_steps: u32,
     reason: u32,
+}
+
+/// Leaves out what the policy does not want; `wants` is sorted, empty: all.
+pub(crate) fn narrow(table: &mut Table, wants: &[u32]) {
+    table.columns.retain(|c| wants.is_empty() || wants.binary_search(&c.kind).is_ok());
 }
 
 /// Columns that the policy wants; `wants` is sorted, empty: all.

@@ -1,9 +1,11 @@
 //! The three worlds: the types of each decision, and how one call is made. Conversion is `wire`'s, rules are `millrace-policy`'s.
 
 use millrace_policy as host;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use wasmtime::component::{ComponentNamedList, Lift, Lower, TypedFunc};
 
-use crate::instance::{Fault, Instance};
+use crate::instance::Instance;
 use crate::options::PolicyKind;
 use crate::smoke;
 use crate::wire::{self, Ask, Budget, Choice, Decision, Plan, Request, Table};
@@ -11,8 +13,11 @@ use crate::wire::{self, Ask, Budget, Choice, Decision, Plan, Request, Table};
 /// One of the worlds in `wit/worlds.wit`.
 pub(crate) trait World: Sized + Send + 'static {
     const KIND: PolicyKind;
-    type Arguments: ComponentNamedList + Lower + Send + Sync + 'static;
-    type Answer: ComponentNamedList + Lift + Send + Sync + 'static;
+    type Arguments: ComponentNamedList + Lower + Serialize + DeserializeOwned + Send + Sync + 'static;
+    type Answer: ComponentNamedList + Lift + Clone + PartialEq + Serialize + DeserializeOwned + Send + Sync + 'static;
+
+    /// Leaves out columns that the policy does not want; see `wire::narrow`.
+    fn narrow(arguments: &mut Self::Arguments, wants: &[u32]);
 
     /// Decisions on made-up facts, validated as the slots do; an error tells the author what went wrong.
     fn smoke(instance: &mut Instance<Self>, wants: &[u32]) -> Result<(), String>;
@@ -35,6 +40,11 @@ impl World for PrecisionWorld {
     type Arguments = (Vec<Ask>, Table, Table);
     type Answer = (Vec<Choice>,);
 
+    fn narrow((_, facts, tenants): &mut Self::Arguments, wants: &[u32]) {
+        wire::narrow(facts, wants);
+        wire::narrow(tenants, wants);
+    }
+
     fn smoke(instance: &mut Instance<Self>, wants: &[u32]) -> Result<(), String> {
         smoke::precision(instance, wants)
     }
@@ -44,6 +54,11 @@ impl World for RouteWorld {
     const KIND: PolicyKind = PolicyKind::Route;
     type Arguments = (Request, Table, Table);
     type Answer = (Decision,);
+
+    fn narrow((_, facts, tenants): &mut Self::Arguments, wants: &[u32]) {
+        wire::narrow(facts, wants);
+        wire::narrow(tenants, wants);
+    }
 
     fn smoke(instance: &mut Instance<Self>, wants: &[u32]) -> Result<(), String> {
         smoke::route(instance, wants)
@@ -55,52 +70,46 @@ impl World for ScheduleWorld {
     type Arguments = (Budget, Table, Table);
     type Answer = (Plan,);
 
+    fn narrow((_, facts, tenants): &mut Self::Arguments, wants: &[u32]) {
+        wire::narrow(facts, wants);
+        wire::narrow(tenants, wants);
+    }
+
     fn smoke(instance: &mut Instance<Self>, wants: &[u32]) -> Result<(), String> {
         smoke::schedule(instance, wants)
     }
 }
 
-/// How a decision is asked for: its number, its deadline, and the columns that the policy wants.
+/// How a decision is asked for: its number, and its deadline.
 #[derive(Clone, Copy)]
-pub(crate) struct Asking<'a> {
+pub(crate) struct Asking {
     pub(crate) call: u64,
     pub(crate) deadline_us: u64,
-    pub(crate) wants: &'a [u32],
 }
 
-pub(crate) fn choose(
-    instance: &mut Instance<PrecisionWorld>,
-    asking: Asking<'_>,
+pub(crate) fn choose_arguments(
     asks: &[host::Ask],
     precisions: &host::Table,
     tenants: &host::Table,
-) -> Result<Vec<host::Choice>, Fault> {
-    let asks = asks.iter().map(Ask::from).collect();
-    let arguments = (asks, wire::table(precisions, asking.wants), wire::table(tenants, asking.wants));
-    let (choices,) = instance.decide(asking, arguments)?;
-    Ok(choices.into_iter().map(host::Choice::from).collect())
+    wants: &[u32],
+) -> (Vec<Ask>, Table, Table) {
+    (asks.iter().map(Ask::from).collect(), wire::table(precisions, wants), wire::table(tenants, wants))
 }
 
-pub(crate) fn decide(
-    instance: &mut Instance<RouteWorld>,
-    asking: Asking<'_>,
+pub(crate) fn decide_arguments(
     request: &host::RouteRequest,
     lanes: &host::Table,
     tenants: &host::Table,
-) -> Result<host::Decision, Fault> {
-    let arguments = (Request::from(request), wire::table(lanes, asking.wants), wire::table(tenants, asking.wants));
-    let (decision,) = instance.decide(asking, arguments)?;
-    Ok(decision.into())
+    wants: &[u32],
+) -> (Request, Table, Table) {
+    (Request::from(request), wire::table(lanes, wants), wire::table(tenants, wants))
 }
 
-pub(crate) fn plan_step(
-    instance: &mut Instance<ScheduleWorld>,
-    asking: Asking<'_>,
+pub(crate) fn plan_arguments(
     budget: &host::Budget,
     rows: &host::Table,
     tenants: &host::Table,
-) -> Result<host::Plan, Fault> {
-    let arguments = (Budget::from(budget), wire::table(rows, asking.wants), wire::table(tenants, asking.wants));
-    let (plan,) = instance.decide(asking, arguments)?;
-    Ok(plan.into())
+    wants: &[u32],
+) -> (Budget, Table, Table) {
+    (Budget::from(budget), wire::table(rows, wants), wire::table(tenants, wants))
 }

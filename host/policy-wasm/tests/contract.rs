@@ -4,6 +4,7 @@ mod support;
 
 use std::collections::BTreeMap;
 
+use sha2::{Digest as _, Sha256};
 use support::guests;
 
 fn read(path: &str) -> String {
@@ -33,6 +34,14 @@ fn column_kinds_are_the_same_in_wit_host_and_sdk() {
     let host = read("host/policy/src/table.rs");
     let host = constants(&host[host.find("pub mod kind").expect("the kinds")..]);
     let sdk = constants(&read("plugins/sdk/src/kind.rs"));
+    let other = |path: &str, before: &str, between: &str| -> BTreeMap<u32, String> {
+        let text = read(path);
+        let lines = text.lines().filter_map(|line| line.trim().strip_prefix(before)?.trim_end_matches(',').split_once(between));
+        lines.filter_map(|(name, number)| Some((number.parse().ok()?, name.to_lowercase().replace('_', "-")))).collect()
+    };
+    assert_eq!(other("plugins/python/millrace.py", "", " = "), wit);
+    assert_eq!(other("plugins/js/millrace.js", "", ": "), wit);
+    assert_eq!(other("plugins/c/millrace.h", "MILLRACE_", " = "), wit);
     assert!(wit.len() > 30, "{wit:?}");
     // Host names carry units in words where the WIT does.
     assert_eq!(host, wit);
@@ -91,4 +100,24 @@ fn every_interface_file_has_its_documentation() {
         count += 1;
     }
     assert!(count >= 14, "{count} files");
+}
+
+/// A change to the contract is told: `CHANGELOG.md` carries the digest of `wit/` as it stands.
+#[test]
+fn the_changelog_knows_the_contract_as_it_stands() {
+    let mut digest = Sha256::new();
+    for (name, text) in millrace_policy_wasm::contract::FILES {
+        digest.update(name.as_bytes());
+        digest.update([0]);
+        digest.update(text.as_bytes());
+        digest.update([0]);
+    }
+    let hex: String = digest.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let changelog = read("CHANGELOG.md");
+    let line = changelog.lines().find(|line| line.contains("`millrace:policy@0.1.0`") && line.contains(&hex));
+    assert!(
+        line.is_some(),
+        "wit/ changed: say what and why in CHANGELOG.md, in a line that names `millrace:policy@0.1.0` and the digest {hex}; \
+         records, variants, enums and exported interfaces never change within 0.1 (see wit/types.wit)"
+    );
 }

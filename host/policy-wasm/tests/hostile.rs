@@ -49,6 +49,16 @@ fn an_endless_loop() {
 }
 
 #[test]
+fn an_endless_loop_of_tail_calls() {
+    misbehaves("tail-loop-schedule", FaultKind::Timeout, "deadline");
+}
+
+#[test]
+fn a_table_bomb() {
+    misbehaves("table-schedule", FaultKind::Memory, "memory");
+}
+
+#[test]
 fn endless_recursion() {
     misbehaves("recurse-schedule", FaultKind::Trap, "stack");
 }

@@ -137,6 +137,8 @@ fn guests_that_do_not_start() {
     assert!(is_timeout(&error, "instantiating"), "{error:?}");
     let error = quick("loop-init-schedule");
     assert!(is_timeout(&error, "`init`"), "{error:?}");
+    let error = quick("loop-check-schedule");
+    assert!(is_timeout(&error, "`check-config`"), "{error:?}");
     assert_eq!(schedule(&guests::component("refuse-init-schedule")), Err(LoadError::Init("no weights given".into())));
     let faults = vec!["a: missing".into(), "b: negative".into()];
     assert_eq!(schedule(&guests::component("refuse-config-schedule")), Err(LoadError::Config(faults)));

@@ -24,6 +24,7 @@ mod table;
 mod tier_precision;
 mod traits;
 mod validate;
+mod witness;
 
 pub use breaker::{Breaker, BreakerSettings, BreakerState};
 pub use fair_schedule::FairSchedule;
@@ -31,7 +32,7 @@ pub use generation::PROVEN_CALLS;
 pub use least_loaded_route::LeastLoadedRoute;
 pub use lineage::MAX_EARLIER;
 pub use slot::Answer;
-pub use slots::{PrecisionSlot, RouteSlot, ScheduleSlot};
+pub use slots::{PrecisionSlot, PrecisionWitness, RouteSlot, RouteWitness, ScheduleSlot, ScheduleWitness};
 pub use status::{Counters, FaultCounts, Latency, PolicyInfo, RolledBack, SlotStatus};
 pub use table::{Column, Table, kind};
 pub use tier_precision::TierPrecision;

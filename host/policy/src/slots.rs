@@ -2,17 +2,28 @@
 //!
 //! Any thread may decide, swap, roll back or read the status. They do not know where policies come from.
 
+use std::sync::Arc;
+
 use crate::generation::Moment;
 use crate::slot::Slot;
+use crate::witness::Witness;
 use crate::{
     Answer, Ask, BreakerSettings, Budget, Choice, Decision, FairSchedule, LeastLoadedRoute, Plan, PolicyInfo, PrecisionPolicy,
     RolledBack, RouteLimits, RoutePolicy, RouteRequest, SchedulePolicy, SlotStatus, Table, TierPrecision, validate_choices,
     validate_decision, validate_plan,
 };
 
+/// Sees what a route was asked and answered.
+pub type RouteWitness = dyn Fn(&RouteRequest, &Table, &Table, &Answer<Decision>) + Send + Sync;
+/// Sees what a schedule was asked and answered.
+pub type ScheduleWitness = dyn Fn(&Budget, &Table, &Table, &Answer<Plan>) + Send + Sync;
+/// Sees what a precision choice was asked and answered.
+pub type PrecisionWitness = dyn Fn(&[Ask], &Table, &Table, &Answer<Vec<Choice>>) + Send + Sync;
+
 /// Where requests go.
 pub struct RouteSlot {
     slot: Slot<dyn RoutePolicy>,
+    witness: Witness<RouteWitness>,
     limits: RouteLimits,
     fallback: LeastLoadedRoute,
 }
@@ -20,65 +31,100 @@ pub struct RouteSlot {
 /// What engines do next.
 pub struct ScheduleSlot {
     slot: Slot<dyn SchedulePolicy>,
+    witness: Witness<ScheduleWitness>,
     fallback: FairSchedule,
 }
 
 /// What requests are served with.
 pub struct PrecisionSlot {
     slot: Slot<dyn PrecisionPolicy>,
+    witness: Witness<PrecisionWitness>,
     fallback: TierPrecision,
 }
 
 impl RouteSlot {
     #[must_use]
     pub fn new(policy: Box<dyn RoutePolicy>, info: PolicyInfo, breaker: BreakerSettings, limits: RouteLimits) -> Self {
-        Self { slot: Slot::new(policy, info, breaker), limits, fallback: LeastLoadedRoute }
+        Self { slot: Slot::new(policy, info, breaker), witness: Witness::none(), limits, fallback: LeastLoadedRoute }
     }
 
     /// A valid decision: `Forward` names at least one lane, eligible ones only, best first. Which lanes are eligible is said by
     /// the column `kind::ELIGIBLE`, or `kind::HEALTHY` without it, or all.
     pub fn decide(&self, now_us: u64, request: &RouteRequest, lanes: &Table, tenants: &Table) -> Answer<Decision> {
-        self.slot.call(
+        let answer = self.slot.call(
             Moment { now_us, within_us: None },
             |policy| policy.decide(request, lanes, tenants),
             |decision| validate_decision(decision, lanes, &self.limits),
             || self.fallback.route(lanes),
-        )
+        );
+        if let Some(witness) = self.witness.get() {
+            witness(request, lanes, tenants, &answer);
+        }
+        answer
+    }
+
+    /// What the operator allows a route to do.
+    #[must_use]
+    pub fn limits(&self) -> RouteLimits {
+        self.limits
+    }
+
+    /// Has decisions seen from now on, by this one alone or by nobody.
+    pub fn witnessed_by(&self, witness: Option<Arc<RouteWitness>>) {
+        self.witness.set(witness);
     }
 }
 
 impl ScheduleSlot {
     #[must_use]
     pub fn new(policy: Box<dyn SchedulePolicy>, info: PolicyInfo, breaker: BreakerSettings) -> Self {
-        Self { slot: Slot::new(policy, info, breaker), fallback: FairSchedule }
+        Self { slot: Slot::new(policy, info, breaker), witness: Witness::none(), fallback: FairSchedule }
     }
 
     /// A plan within the bounds of `budget`; memory is the caller's to check. A policy that does not answer within the budget's
     /// time while its own limit has not passed is late, which is not held against it; see [`crate::FaultKind::Late`].
     pub fn plan_step(&self, now_us: u64, budget: &Budget, rows: &Table, tenants: &Table) -> Answer<Plan> {
-        self.slot.call(
+        let answer = self.slot.call(
             Moment { now_us, within_us: budget.answer_within_us },
             |policy| policy.plan_step(budget, rows, tenants),
             |plan| validate_plan(&plan, budget, rows).map(|()| plan),
             || self.fallback.plan(budget, rows, tenants),
-        )
+        );
+        if let Some(witness) = self.witness.get() {
+            witness(budget, rows, tenants, &answer);
+        }
+        answer
+    }
+
+    /// Has decisions seen from now on, by this one alone or by nobody.
+    pub fn witnessed_by(&self, witness: Option<Arc<ScheduleWitness>>) {
+        self.witness.set(witness);
     }
 }
 
 impl PrecisionSlot {
     #[must_use]
     pub fn new(policy: Box<dyn PrecisionPolicy>, info: PolicyInfo, breaker: BreakerSettings, fallback: TierPrecision) -> Self {
-        Self { slot: Slot::new(policy, info, breaker), fallback }
+        Self { slot: Slot::new(policy, info, breaker), witness: Witness::none(), fallback }
     }
 
     /// One choice per ask, each a row of `precisions`, which has at least one row.
     pub fn choose(&self, now_us: u64, asks: &[Ask], precisions: &Table, tenants: &Table) -> Answer<Vec<Choice>> {
-        self.slot.call(
+        let answer = self.slot.call(
             Moment { now_us, within_us: None },
             |policy| policy.choose(asks, precisions, tenants),
             |choices| validate_choices(&choices, asks, precisions).map(|()| choices),
             || self.fallback.choices(asks, precisions, tenants),
-        )
+        );
+        if let Some(witness) = self.witness.get() {
+            witness(asks, precisions, tenants, &answer);
+        }
+        answer
+    }
+
+    /// Has decisions seen from now on, by this one alone or by nobody.
+    pub fn witnessed_by(&self, witness: Option<Arc<PrecisionWitness>>) {
+        self.witness.set(witness);
     }
 }
 

@@ -15,6 +15,14 @@ pub mod bindings {
 
 pub use bindings::exports::millrace::policy::route::{Decision, Forward, Refusal, Request};
 
+/// Rows of lanes that the host would take: `eligible`, or `healthy` without it, or all.
+#[must_use]
+pub fn eligible(lanes: &Table) -> Vec<u32> {
+    let (eligible, healthy) = (lanes.column(crate::kind::ELIGIBLE), lanes.column(crate::kind::HEALTHY));
+    let column = if eligible.is_present() { eligible } else { healthy };
+    (0..lanes.rows).filter(|&row| !column.is_present() || column.get(row) == Some(1)).collect()
+}
+
 /// Routes requests.
 pub trait Route: Policy {
     fn decide(&mut self, request: &Request, lanes: &Table, tenants: &Table) -> Decision;

@@ -15,6 +15,27 @@ pub mod bindings {
 
 pub use bindings::exports::millrace::policy::schedule::{Budget, Plan, Stage};
 
+/// States of a sequence: values of [`crate::kind::STATE`].
+pub mod sequence {
+    pub const WAITS: u32 = 0;
+    pub const PREFILLS: u32 = 1;
+    pub const HANDS_OFF: u32 = 2;
+    pub const RUNS: u32 = 3;
+    pub const PREEMPTED: u32 = 4;
+}
+
+/// Rows that the engine which asks can run. Both engines see all sequences; those of the other, or on their way, cannot run.
+#[must_use]
+pub fn runnable(budget: &Budget, rows: &Table) -> Vec<u32> {
+    let state = rows.column(crate::kind::STATE);
+    let may_run = |row: &u32| match state.or(*row, sequence::WAITS) {
+        sequence::HANDS_OFF => false,
+        sequence::RUNS => budget.stage == Stage::Decode,
+        _ => true,
+    };
+    (0..rows.rows).filter(may_run).collect()
+}
+
 /// Plans steps.
 pub trait Schedule: Policy {
     fn plan_step(&mut self, budget: &Budget, rows: &Table, tenants: &Table) -> Plan;

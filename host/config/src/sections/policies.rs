@@ -1,11 +1,12 @@
-//! `[policy.route]`, `[policy.schedule]`, `[policy.precision]`. Knows no Wasm: a component is a path here.
+//! `[policy.route]`, `[policy.schedule]`, `[policy.precision]`, `[policy.record]`. Knows no Wasm: a component is a path here.
 
 use super::Base;
 use crate::defaults::{self, Bounded};
 use crate::reader::{Section, shown};
-use crate::{Breaker, Component, ErrorKind, Policies, PolicySource, PolicySpec};
+use crate::{Breaker, Component, ErrorKind, Policies, PolicyRecord, PolicySource, PolicySpec};
 
 pub(super) fn read(section: &mut Section<'_, '_>, base: &Base) -> Policies {
+    let record = record(&mut section.section("record"), base);
     let mut policy = |kind, deadline| {
         let mut section = section.section(kind);
         let policy = policy(&mut section, deadline, base);
@@ -13,12 +14,21 @@ pub(super) fn read(section: &mut Section<'_, '_>, base: &Base) -> Policies {
         policy
     };
     let policies = Policies {
+        record,
         route: policy("route", defaults::ROUTE_DEADLINE_US),
         schedule: policy("schedule", defaults::SCHEDULE_DEADLINE_US),
         precision: policy("precision", defaults::PRECISION_DEADLINE_US),
     };
     section.finish();
     policies
+}
+
+/// Off without a directory.
+fn record(section: &mut Section<'_, '_>, base: &Base) -> Option<PolicyRecord> {
+    let directory = section.text("directory", "recordings");
+    let max_mib = section.count("max_mib", defaults::RECORD_MIB);
+    section.finish();
+    Some(PolicyRecord { directory: base.join(&directory?), max_mib })
 }
 
 fn policy(section: &mut Section<'_, '_>, deadline: Bounded, base: &Base) -> PolicySpec {

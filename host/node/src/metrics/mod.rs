@@ -6,6 +6,7 @@
 
 mod exposition;
 mod histogram;
+mod policies;
 mod prefixes;
 mod render;
 #[cfg(test)]
@@ -17,7 +18,8 @@ use millrace_core::FinishReason;
 
 pub use exposition::CONTENT_TYPE;
 pub(crate) use histogram::Histogram;
-pub(crate) use render::{LaneLabels, Scrape, SlotLabels};
+pub(crate) use policies::SlotLabels;
+pub(crate) use render::{LaneLabels, Scrape};
 
 /// Only goes up.
 #[derive(Debug, Default)]

@@ -3,22 +3,16 @@
 //! Names with `vllm:` mean what they mean there, so that dashboards and endpoint pickers read them.
 
 use millrace_engine::{EngineSnapshot, TokenHistogram};
-use millrace_policy::{Latency, SlotStatus};
 
 use super::exposition::{Exposition, Labels};
 use super::histogram::HistogramFacts;
+use super::policies::{SlotLabels, policies};
 use super::{Metrics, Outcome, prefixes};
 
 /// A lane as labels tell it.
 pub(crate) struct LaneLabels {
     pub(crate) name: String,
     pub(crate) precision: String,
-}
-
-/// A policy slot with the word for its decision.
-pub(crate) struct SlotLabels {
-    pub(crate) kind: &'static str,
-    pub(crate) status: SlotStatus,
 }
 
 /// Everything a scrape tells beside the node's own counts.
@@ -228,60 +222,4 @@ fn lanes(out: &mut Exposition, scrape: &Scrape<'_>) {
     for lane in facts {
         out.sample("millrace_lane_healthy", &[("lane", &lane.name)], f64::from(u8::from(lane.healthy)));
     }
-}
-
-/// Reads one counter of a slot.
-type CountOf = fn(&SlotStatus) -> u64;
-
-fn policies(out: &mut Exposition, slots: &[SlotLabels]) {
-    out.family("millrace_policy_info", "gauge", "1; the labels tell the policy in force.");
-    for slot in slots {
-        let info = &slot.status.info;
-        let labels: Labels<'_> =
-            &[("kind", slot.kind), ("name", &info.name), ("version", &info.version), ("sha256", &info.sha256)];
-        out.sample("millrace_policy_info", labels, 1.0);
-    }
-    out.family("millrace_policy_generation", "gauge", "Counts the policies that were in force.");
-    for slot in slots {
-        out.sample("millrace_policy_generation", &[("kind", slot.kind)], slot.status.generation as f64);
-    }
-    let counters: [(&str, &str, CountOf); 4] = [
-        ("millrace_policy_calls_total", "Decisions asked for.", |s| s.total.calls),
-        ("millrace_policy_fallbacks_total", "Decisions of the native fallback.", |s| s.total.fallbacks),
-        ("millrace_policy_swaps_total", "Policies put in force.", |s| s.swaps),
-        ("millrace_policy_rollbacks_total", "Returns to an earlier policy.", |s| s.rollbacks),
-    ];
-    for (name, help, value) in counters {
-        out.family(name, "counter", help);
-        for slot in slots {
-            out.sample(name, &[("kind", slot.kind)], value(&slot.status) as f64);
-        }
-    }
-    out.family(
-        "millrace_policy_faults_total",
-        "counter",
-        "Answers that could not be used, by why; `late` is no fault of the policy.",
-    );
-    for slot in slots {
-        for (fault, count) in slot.status.total.faults.iter() {
-            let label = fault.to_string();
-            out.sample("millrace_policy_faults_total", &[("kind", slot.kind), ("fault", &label)], count as f64);
-        }
-    }
-    for slot in slots {
-        let name = format!("millrace_{}_policy_seconds", slot.kind);
-        out.histogram(&name, "Time in the policy per decision.", &[], &latency(&slot.status.total.latency));
-    }
-}
-
-fn latency(latency: &Latency) -> HistogramFacts {
-    let mut sum = 0_u64;
-    let mut cumulative = Vec::with_capacity(Latency::BUCKETS);
-    for (bucket, count) in latency.buckets.iter().enumerate() {
-        sum = sum.saturating_add(*count);
-        if let Some(bound) = Latency::bound_ns(bucket) {
-            cumulative.push((bound as f64 / 1e9, sum));
-        }
-    }
-    HistogramFacts { cumulative, count: sum, sum: latency.sum_ns as f64 / 1e9 }
 }

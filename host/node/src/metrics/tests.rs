@@ -5,9 +5,13 @@ use std::collections::BTreeMap;
 use millrace_core::{LaneId, Precision, Stage, StagePrecision, StageRecipe};
 use millrace_engine::{EngineSnapshot, LaneFacts, PoolFacts};
 use millrace_ops::KvFormat;
-use millrace_policy::{BreakerSettings, FairSchedule, LeastLoadedRoute, PolicyInfo, RouteLimits, RouteSlot, ScheduleSlot};
+use millrace_policy::{
+    BreakerSettings, FairSchedule, GuestMetric, GuestValue, LeastLoadedRoute, PolicyInfo, RouteLimits, RouteSlot, ScheduleSlot,
+};
+use millrace_policy_wasm::RecordCounts;
 
 use super::*;
+use crate::shadow::ShadowReport;
 
 const LIST: &str = include_str!("../../METRICS.md");
 
@@ -59,7 +63,31 @@ fn slots() -> Vec<SlotLabels> {
     let settings = BreakerSettings::default();
     let route = RouteSlot::new(Box::new(LeastLoadedRoute), PolicyInfo::native("r"), settings, RouteLimits::default());
     let schedule = ScheduleSlot::new(Box::new(FairSchedule), PolicyInfo::native("s"), settings);
-    vec![SlotLabels { kind: "route", status: route.status() }, SlotLabels { kind: "schedule", status: schedule.status() }]
+    let own = |name: &str, value| GuestMetric { name: name.to_owned(), value };
+    let mut status = route.status();
+    status.report.metrics = vec![own("shed", GuestValue::Counter(3)), own("share", GuestValue::Gauge(0.5))];
+    vec![
+        SlotLabels { kind: "route", status, shadow: None, record: None },
+        SlotLabels {
+            kind: "schedule",
+            status: schedule.status(),
+            shadow: Some(trial()),
+            record: Some(RecordCounts { written: 8, dropped: 1 }),
+        },
+    ]
+}
+
+fn trial() -> ShadowReport {
+    ShadowReport {
+        candidate: PolicyInfo::native("c"),
+        compared: 9,
+        agreed: 7,
+        disagreed: 2,
+        faults: 1,
+        last_fault: None,
+        skipped: 4,
+        examples: Vec::new(),
+    }
 }
 
 fn rendered() -> String {
@@ -133,6 +161,12 @@ fn samples_belong_to_their_family_and_labels_are_escaped() {
     assert!(text.contains("millrace_step_phase_seconds_total{pool=\"p\",phase=\"policy\"} 0.25"));
     assert!(text.contains("millrace_plans_reused_total{pool=\"p\",stage=\"decode\"} 3"));
     assert!(text.contains("millrace_policy_info{kind=\"route\",name=\"r\""));
+    assert!(text.contains("millrace_policy_generation_calls_total{kind=\"route\",generation=\"1\",result=\"timeout\"} 0"));
+    assert!(text.contains("millrace_policy_counter_total{kind=\"route\",policy=\"r\",name=\"shed\"} 3"));
+    assert!(text.contains("millrace_policy_gauge{kind=\"route\",policy=\"r\",name=\"share\"} 0.5"));
+    assert!(text.contains("millrace_policy_records_dropped_total{kind=\"schedule\"} 1"));
+    assert!(!text.contains("millrace_policy_records_total{kind=\"route\"}"));
+    assert!(text.contains("millrace_policy_shadow_disagreements_total{kind=\"schedule\"} 2"));
 }
 
 #[test]

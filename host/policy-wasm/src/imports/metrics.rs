@@ -6,6 +6,7 @@ use millrace_policy::{GuestMetric, GuestValue};
 
 use super::GuestContext;
 use super::bindings::millrace::policy::metrics::Host;
+use crate::trace::Import;
 
 const MAX_NAME_BYTES: usize = 64;
 
@@ -64,11 +65,18 @@ impl MetricTable {
 }
 
 impl GuestContext {
-    fn register(&self, name: String, zero: GuestValue) -> Result<u32, String> {
+    fn register(&mut self, name: String, zero: GuestValue) -> Result<u32, String> {
         if !self.is_initializing {
             return Err("metrics are registered in `init` only".to_owned());
         }
-        self.metrics.register(name, zero, self.limits.metric_names)
+        let recorded = self.journal.replayed(|import| match import {
+            Import::Metric { name: then, result } if *then == name => Some(result.clone()),
+            _ => None,
+        });
+        let own = self.metrics.register(name.clone(), zero, self.limits.metric_names);
+        let result = recorded.unwrap_or(own);
+        self.journal.note(|| Import::Metric { name, result: result.clone() });
+        result
     }
 }
 

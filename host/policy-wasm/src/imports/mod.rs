@@ -2,6 +2,7 @@
 //! It does not know which decision a guest makes.
 
 pub(crate) mod clock_random;
+pub(crate) mod journal;
 mod log;
 pub(crate) mod metrics;
 mod state;
@@ -14,6 +15,7 @@ use crate::belongings::Belongings;
 use crate::deadline::Deadline;
 use crate::limiter::Limiter;
 use crate::options::{Grant, PolicyLimits};
+use journal::Journal;
 use metrics::MetricTable;
 
 mod bindings {
@@ -37,6 +39,8 @@ pub(crate) struct GuestContext {
     /// Whether metric names may be registered: in `init`.
     pub(crate) is_initializing: bool,
     pub(crate) deadline: Deadline,
+    /// Of what imports give, while a call is recorded or replayed.
+    pub(crate) journal: Journal,
 }
 
 /// A linker with what was granted, and with what needs no grant.

@@ -1,0 +1,141 @@
+//! `millrace policy ..` as an author meets it: what each command prints, how it exits, and that a refusal says what to mend.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn millrace(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_millrace")).args(args).output().expect("the binary runs")
+}
+
+fn repository(path: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path).to_str().expect("UTF-8").to_owned()
+}
+
+fn guest(name: &str) -> String {
+    repository(&format!("tests/guests/dist/{name}.wasm"))
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn object(output: &Output) -> Value {
+    assert_eq!(output.status.code(), Some(0), "{}", err(output));
+    serde_json::from_slice(&output.stdout).expect("one JSON object")
+}
+
+/// A file of a temporary directory.
+fn file(directory: &tempfile::TempDir, name: &str, text: &[u8]) -> String {
+    let path: PathBuf = directory.path().join(name);
+    std::fs::write(&path, text).expect("written");
+    path.to_str().expect("UTF-8").to_owned()
+}
+
+#[test]
+fn inspect_tells_what_a_file_is() {
+    let component = repository("plugins/dist/schedule.wasm");
+    let text = out(&millrace(&["policy", "inspect", &component]));
+    for part in ["decides    schedule", "exports    millrace:policy/", "schedule@0.1.0: plan-step", "optional   none", "sha256"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    let value = object(&millrace(&["policy", "inspect", &guest("counter-schedule"), "--json"]));
+    assert_eq!((&value["kinds"], &value["component"]), (&serde_json::json!(["schedule"]), &Value::Bool(true)));
+    let imports: Vec<&str> = value["imports"].as_array().expect("imports").iter().filter_map(|i| i["name"].as_str()).collect();
+    assert!(imports.contains(&"millrace:policy/state@0.1.0"), "{imports:?}");
+    assert_eq!(value["bytes"].as_u64(), std::fs::metadata(guest("counter-schedule")).ok().map(|file| file.len()));
+}
+
+#[test]
+fn check_says_what_a_host_would() {
+    let output = millrace(&["policy", "check", &repository("plugins/dist/precision.wasm")]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let text = out(&output);
+    assert!(text.contains("precision policy `tier-precision`") && text.ends_with("fine\n"), "{text}");
+    assert!(text.contains("tier, prefill-weight-bits"), "columns by name: {text}");
+    for (name, code, says) in [
+        ("trap-trial-schedule", 1, "a trial decision went wrong"),
+        ("refuse-init-schedule", 2, "no weights given"),
+        ("refuse-config-schedule", 2, "a: missing; b: negative"),
+    ] {
+        let output = millrace(&["policy", "check", &guest(name)]);
+        assert_eq!(output.status.code(), Some(code), "{name}: {}", err(&output));
+        assert!(err(&output).contains(says) && err(&output).contains(name), "{name}: {}", err(&output));
+    }
+    let output = millrace(&["policy", "check", &guest("reverse-schedule"), "--kind", "route"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(err(&output).contains("build it for the world route-policy"), "{}", err(&output));
+}
+
+#[test]
+fn check_takes_the_table_or_the_deployment() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let precision = repository("plugins/dist/precision.wasm");
+    let check = |config: &str| millrace(&["policy", "check", &precision, "--config", config, "--json"]);
+    let good = file(&directory, "good.json", br#"{"long_context_tokens": 100}"#);
+    assert_eq!(object(&check(&good))["kind"], "precision");
+    let bad = file(&directory, "bad.json", br#"{"long_context": 100, "pressure_per_mille": 0}"#);
+    let output = check(&bad);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(err(&output).contains("long_context"), "{}", err(&output));
+    assert_eq!(check(&file(&directory, "list.json", b"[1]")).status.code(), Some(2));
+    assert_eq!(check(&file(&directory, "no.json", b"{")).status.code(), Some(2));
+    assert!(object(&check(&repository("examples/tenants.toml")))["memory_bytes"].as_u64().is_some_and(|bytes| bytes > 0));
+    let tight = std::fs::read_to_string(repository("examples/reference.toml")).expect("text");
+    let tight = tight.replacen("memory_mib = 64", "memory_mib = 1", 1);
+    let output = check(&file(&directory, "tight.toml", tight.as_bytes()));
+    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    assert!(err(&output).contains("raise the policy's memory limit"), "{}", err(&output));
+}
+
+#[test]
+fn bench_measures_the_policy_and_not_its_fallback() {
+    for policy in ["builtin:schedule", "builtin:route", "builtin:precision"] {
+        let value = object(&millrace(&["policy", "bench", policy, "--rows", "16,64", "--calls", "20", "--json"]));
+        let results = value["results"].as_array().expect("results");
+        assert_eq!(results.iter().map(|r| r["rows"].as_u64()).collect::<Vec<_>>(), [Some(16), Some(64)]);
+        for result in results {
+            let (median, p99) = (&result["ns_per_decision"]["median"], &result["ns_per_decision"]["p99"]);
+            assert!(median.as_u64().is_some_and(|ns| ns > 100) && p99.as_u64() >= median.as_u64(), "{result}");
+        }
+        for figure in ["instantiate_ns", "compile_ns", "memory_bytes"] {
+            assert!(value[figure].as_u64().is_some_and(|figure| figure > 0), "{figure}: {value}");
+        }
+    }
+    let output = millrace(&["policy", "bench", &guest("trap-schedule"), "--rows", "16", "--calls", "10"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(err(&output).contains("answered by the native fallback"), "{}", err(&output));
+    assert!(out(&output).is_empty());
+}
+
+#[test]
+fn build_refuses_what_carries_no_component_types() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let module = file(&directory, "module.wasm", b"\0asm\x01\0\0\0");
+    let target = directory.path().join("out.wasm");
+    let output = millrace(&["policy", "build", &module, "-o", target.to_str().expect("UTF-8")]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(err(&output).contains("without component types") && !target.exists(), "{}", err(&output));
+}
+
+#[test]
+fn new_makes_a_project_and_overwrites_none() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let project = directory.path().join("night-shift");
+    let path = project.to_str().expect("UTF-8");
+    let output = millrace(&["policy", "new", path, "--lang", "c", "--kind", "precision"]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    for file in ["build.sh", "policy.c", "millrace.h", "bindings/precision_policy.h", "wit/precision.wit", "README.md"] {
+        assert!(project.join(file).is_file(), "{file}");
+    }
+    let before = std::fs::read(project.join("policy.c")).expect("text");
+    let again = millrace(&["policy", "new", path, "--lang", "js", "--kind", "route"]);
+    assert_eq!(again.status.code(), Some(2));
+    assert!(err(&again).contains("there already"), "{}", err(&again));
+    assert_eq!(std::fs::read(project.join("policy.c")).expect("text"), before);
+}

@@ -1,0 +1,127 @@
+//! Component files that are watched: a file that changed and has come to rest is loaded and put in force, as if it had been uploaded.
+//! Looks once a second, which works on every file system; a file that is refused is looked at again when it changes again.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Weak;
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use millrace_config::{Component, Config, PolicySource};
+use millrace_policy_wasm::{PolicyKind, PolicyOptions};
+
+use super::{Policies, option_of};
+use crate::error::SwapError;
+use crate::policy_slots::{read_component, spec_of};
+
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// What tells one state of a file from another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    modified: SystemTime,
+    bytes: u64,
+}
+
+#[derive(Debug)]
+struct Watched {
+    kind: PolicyKind,
+    path: PathBuf,
+    /// In force, or refused.
+    done: Option<Stamp>,
+    /// At the last look.
+    last: Option<Stamp>,
+}
+
+impl Watched {
+    fn new(kind: PolicyKind, path: &Path) -> Self {
+        let stamp = stamp(path);
+        Self { kind, path: path.to_owned(), done: stamp, last: stamp }
+    }
+
+    /// Whether the file has another state than the one in force, and has had it for a whole interval.
+    fn is_due(&mut self, now: Option<Stamp>) -> bool {
+        let rests = now == self.last;
+        self.last = now;
+        now.is_some() && rests && now != self.done
+    }
+}
+
+/// Starts the thread, if there is anything to watch; it ends with `owner`.
+pub(crate) fn start<T: Send + Sync + 'static>(config: &Config, owner: Weak<T>, policies: fn(&T) -> &Policies) {
+    let mut files: Vec<Watched> = PolicyKind::ALL
+        .into_iter()
+        .filter_map(|kind| match (&spec_of(config, kind).source, spec_of(config, kind).watch) {
+            (PolicySource::Component(component), true) => Some(Watched::new(kind, &component.path)),
+            _ => None,
+        })
+        .collect();
+    if files.is_empty() {
+        return;
+    }
+    let run = move || {
+        while let Some(owner) = owner.upgrade() {
+            files.iter_mut().for_each(|file| look(file, policies(&owner)));
+            drop(owner);
+            thread::sleep(INTERVAL);
+        }
+    };
+    if let Err(error) = thread::Builder::new().name("policy-watch".into()).spawn(run) {
+        tracing::error!(%error, "component files are not watched: there is no thread; upload what changes");
+    }
+}
+
+fn look(file: &mut Watched, policies: &Policies) {
+    let now = stamp(&file.path);
+    if !file.is_due(now) {
+        return;
+    }
+    // While another policy is being loaded the file stays due.
+    if !matches!(policies.reload(file.kind, &file.path), Err(SwapError::Busy)) {
+        file.done = now;
+    }
+}
+
+impl Policies {
+    /// Puts the file in force as the configuration loads it.
+    fn reload(&self, kind: PolicyKind, path: &Path) -> Result<(), SwapError> {
+        let _one = self.alone()?;
+        let options: &PolicyOptions = option_of(&self.options, kind);
+        let component = Component { path: path.to_owned(), sha256: None };
+        match read_component(kind, &component, options.limits.component_bytes) {
+            Ok(source) => {
+                let put = self.engine.load(&source, kind, options).and_then(|loaded| self.put(&loaded));
+                self.told(kind, "policy replaced by its file", put).map(|_| ())
+            }
+            Err(error) => {
+                tracing::warn!(target: "millrace::audit", %kind, %error, "a watched file cannot be read; the policy in force stays");
+                Ok(())
+            }
+        }
+    }
+}
+
+fn stamp(path: &Path) -> Option<Stamp> {
+    let metadata = fs::metadata(path).ok()?;
+    Some(Stamp { modified: metadata.modified().ok()?, bytes: metadata.len() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_due_once_it_changed_and_rests() {
+        let at = |seconds, bytes| Some(Stamp { modified: SystemTime::UNIX_EPOCH + Duration::from_secs(seconds), bytes });
+        let mut file = Watched { kind: PolicyKind::Route, path: PathBuf::new(), done: at(1, 10), last: at(1, 10) };
+        assert!(!file.is_due(at(1, 10)), "unchanged");
+        assert!(!file.is_due(at(2, 5)), "being written");
+        assert!(!file.is_due(at(3, 20)), "still");
+        assert!(file.is_due(at(3, 20)));
+        file.done = at(3, 20);
+        assert!(!file.is_due(at(3, 20)), "done");
+        assert!(!file.is_due(None) && !file.is_due(None), "gone is no policy");
+        assert!(!file.is_due(at(1, 10)));
+        assert!(file.is_due(at(1, 10)), "an older file is another one too");
+    }
+}

@@ -1,0 +1,119 @@
+//! What was recorded is decided once more: by the same component to the same ends, whatever imports gave then; by another to others,
+//! which are shown.
+
+mod support;
+
+use std::io::{BufReader, Cursor};
+use std::time::{Duration, Instant};
+
+use millrace_policy::{FaultKind, ScheduleSlot, Table, kind};
+use millrace_policy_wasm::{PolicyKind, PolicyOptions, Recorder, ReplayError, ReplayReport, builtin};
+use support::{budget, engine, guests, plan, wait_until_rebuilt};
+
+const KIND: PolicyKind = PolicyKind::Schedule;
+
+/// A guest in a slot whose calls are recorded, and where.
+struct Recorded {
+    slot: ScheduleSlot,
+    recorder: Recorder,
+    directory: tempfile::TempDir,
+}
+
+fn recorded(source: &[u8], name: &str) -> Recorded {
+    let directory = tempfile::tempdir().expect("a directory");
+    let recorder = Recorder::start(directory.path(), KIND, 1 << 20).expect("starts");
+    let options = PolicyOptions { record: Some(recorder.clone()), ..PolicyOptions::new(name, KIND) };
+    let loaded = engine().load(source, KIND, &options).expect("loads");
+    Recorded { slot: support::slot_of(&loaded), recorder, directory }
+}
+
+impl Recorded {
+    /// The recording so far, once `events` are written.
+    fn text(&self, events: u64) -> String {
+        let started = Instant::now();
+        while self.recorder.counts().written < events {
+            assert!(started.elapsed() < Duration::from_secs(20), "{:?}", self.recorder.counts());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(self.recorder.counts().dropped, 0);
+        std::fs::read_to_string(self.directory.path().join("schedule.trace")).expect("text")
+    }
+}
+
+fn replay(source: &[u8], text: &str) -> Result<ReplayReport, ReplayError> {
+    engine().replay(source, &PolicyOptions::new("replay", KIND), None, BufReader::new(Cursor::new(text)))
+}
+
+#[test]
+fn state_metrics_and_randomness_are_given_once_more() {
+    let source = guests::component("counter-schedule");
+    // The state is not empty when the recording begins.
+    let before = support::slot_of(&support::load(&source, KIND, "counted").expect("loads"));
+    (0..3).for_each(|_| drop(plan(&before, 0)));
+    let recorded = recorded(&source, "counted");
+    for count in 4..=8 {
+        assert_eq!(plan(&recorded.slot, count).value.reason, count as u32);
+    }
+    // One init, five calls.
+    let text = recorded.text(6);
+    let report = replay(&source, &text).expect("replays");
+    assert_eq!((report.calls, report.agreed, report.differed, report.other_imports), (5, 5, 0, 0), "{report:?}");
+    assert!(!report.continued && report.recorded_sha256.len() == 64);
+}
+
+#[test]
+fn another_policy_shows_where_it_decides_otherwise() {
+    let recorded = recorded(&guests::component("reverse-schedule"), "reverse");
+    (0..4).for_each(|step| drop(plan(&recorded.slot, step)));
+    let text = recorded.text(5);
+    let report = replay(&guests::component("flood-schedule"), &text).expect("replays");
+    assert_eq!((report.calls, report.differed, report.differences.len()), (4, 4, 4));
+    let first = &report.differences[0];
+    assert_eq!(first.line, 2);
+    assert!(first.recorded.contains("\"run\":[3,2,1,0]") && first.replayed.contains("\"run\":[0,1,2,3]"), "{first:?}");
+}
+
+#[test]
+fn faults_are_replayed_and_those_of_time_are_not_compared() {
+    let recorded = recorded(&guests::component("trap-schedule"), "trap");
+    assert_eq!(plan(&recorded.slot, 0).fault, None);
+    assert_eq!(plan(&recorded.slot, 1).fault, Some(FaultKind::Trap));
+    wait_until_rebuilt(&recorded.slot, "trap");
+    // Two inits, and a call that trapped between two that did not.
+    let text = recorded.text(5);
+    let report = replay(&guests::component("trap-schedule"), &text).expect("replays");
+    assert_eq!((report.calls, report.agreed, report.differed), (3, 3, 0), "{report:?}");
+    let late = text.replace("\"fault\":\"trap\"", "\"fault\":\"late\"");
+    let report = replay(&guests::component("trap-schedule"), &late).expect("replays");
+    assert_eq!((report.calls, report.agreed, report.skipped), (3, 2, 1), "{report:?}");
+    let report = replay(&guests::component("reverse-schedule"), &text).expect("replays");
+    assert_eq!(report.differed, 3, "the trap is no answer: {report:?}");
+}
+
+/// What a policy does not read is recorded too, because another may.
+#[test]
+fn all_columns_are_recorded_and_policies_get_those_that_they_want() {
+    let recorded = recorded(builtin::SCHEDULE, "fair");
+    let rows = Table::new(3).with(kind::AGE_US, vec![5, 9, 7]).with(kind::OUTPUT_TOKENS, vec![123_456, 1, 2]);
+    let answer = recorded.slot.plan_step(0, &budget(millrace_core::Stage::Decode, 1), &rows, &Table::new(0));
+    assert_eq!(answer.value.run, [1, 2, 0]);
+    let text = recorded.text(2);
+    assert!(text.contains("123456"), "{text}");
+    assert_eq!(replay(builtin::SCHEDULE, &text).expect("replays").agreed, 1);
+}
+
+#[test]
+fn what_is_no_recording_is_said() {
+    let source = guests::component("reverse-schedule");
+    let recorded = recorded(&source, "reverse");
+    drop(plan(&recorded.slot, 0));
+    let text = recorded.text(2);
+    assert!(matches!(replay(&source, ""), Err(ReplayError::Empty)));
+    assert!(matches!(replay(&source, "{}\n"), Err(ReplayError::Format { line: 1, .. })));
+    assert!(matches!(replay(&source, &format!("{text}nonsense\n")), Err(ReplayError::Format { line: 3, .. })));
+    let other = text.replace("\"version\":1,", "\"version\":2,");
+    assert!(matches!(replay(&source, &other), Err(ReplayError::Version { version: 2, .. })));
+    let call = text.lines().nth(1).expect("a call");
+    assert!(matches!(replay(&source, call), Err(ReplayError::Format { line: 1, .. })));
+    assert!(matches!(replay(&guests::component("other-lane-route"), &text), Err(ReplayError::Load(_))));
+}

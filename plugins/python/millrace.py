@@ -1,0 +1,84 @@
+"""Typed views over the facts of a Millrace policy, and the column kinds. `wit/column-kinds.wit` says units and meaning."""
+
+ABSENT = 0xFFFFFFFF
+
+
+class Column:
+    """One fact for all rows, or a fact that the host did not send: then every row lacks it."""
+
+    def __init__(self, values):
+        self._values = values
+
+    def get(self, row, default=None):
+        """The fact of a row, or `default` where the row does not have it."""
+        value = self._values[row] if row < len(self._values) else ABSENT
+        return default if value == ABSENT else value
+
+    def signed(self, row, default=0):
+        """A fact whose bits are a signed number; -1 looks like an absent value, so only a missing column gives `default`."""
+        if row >= len(self._values):
+            return default
+        value = self._values[row]
+        return value - (1 << 32) if value & 0x80000000 else value
+
+    def __bool__(self):
+        """Whether the host sent the column."""
+        return bool(self._values)
+
+
+def column(table, kind):
+    """The column of a kind from `kind`."""
+    return Column(next((c.values for c in table.columns if c.kind == kind), []))
+
+
+def eligible(lanes):
+    """Rows of lanes that the host would take."""
+    flags = column(lanes, kind.ELIGIBLE) or column(lanes, kind.HEALTHY)
+    return [row for row in range(lanes.rows) if not flags or flags.get(row) == 1]
+
+
+class kind:
+    """Column kinds, one number for ever."""
+
+    # tenants
+    WEIGHT = 1
+    TOKENS_SERVED = 2
+    TENANT_RUNNING = 3
+    TENANT_WAITING = 4
+    CACHED_PAGES = 5
+    PAGE_QUOTA = 6
+    TIER = 7
+    # schedule
+    TENANT = 20
+    PRIORITY = 21
+    AGE_US = 22
+    SLACK_US = 23
+    STATE = 24
+    PROMPT_TOKENS = 25
+    COMPUTED_TOKENS = 26
+    CACHED_TOKENS = 27
+    OUTPUT_TOKENS = 28
+    MAX_OUTPUT_TOKENS = 29
+    PAGES_HELD = 30
+    PAGES_FOR_NEXT_STEP = 31
+    PREEMPTIONS = 32
+    # lanes
+    LANE_WAITING = 40
+    LANE_RUNNING = 41
+    KV_USED_PER_MILLE = 42
+    PREFIX_HIT_TOKENS = 43
+    TTFT_US = 44
+    ITL_US = 45
+    FREE_PAGES = 46
+    HEALTHY = 47
+    LANE_PRECISION = 48
+    ELIGIBLE = 49
+    # precisions
+    PREFILL_WEIGHT_BITS = 60
+    DECODE_WEIGHT_BITS = 61
+    KV_BITS = 62
+    KL_MICRONAT = 63
+    RELATIVE_COST_PER_MILLE = 64
+    LANES_READY = 65
+    PRECISION_KV_USED_PER_MILLE = 66
+    PRECISION_WAITING = 67
