@@ -97,7 +97,9 @@ fn every_command_refuses_wrong_usage_alike() {
         ("bench serve", vec!["--model", "m", "--url", "https://127.0.0.1:1"], "https is not spoken here"),
     ];
     let mut seen = BTreeSet::new();
-    for (command, more, named) in cases.iter().cloned().chain(POLICY.map(|(command, more, named)| (command, more.to_vec(), named))) {
+    for (command, more, named) in
+        cases.iter().cloned().chain(POLICY.map(|(command, more, named)| (command, more.to_vec(), named)))
+    {
         seen.insert((*command).to_owned());
         let args: Vec<&str> = command.split(' ').chain(more.iter().copied()).collect();
         let output = millrace(&args);
