@@ -16,7 +16,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("policy", &["core"]),
     ("policy-wasm", &["core", "policy"]),
     ("scheduler", &["core", "kv", "policy"]),
-    ("engine", &["core", "ops", "kv", "model", "policy", "scheduler"]),
+    ("transfer", &[]),
+    ("engine", &["core", "ops", "kv", "model", "policy", "scheduler", "transfer"]),
     (
         "node",
         &["core", "ops", "cpu", "cuda", "config", "tokenize", "kv", "model", "policy", "policy-wasm", "scheduler", "engine"],
