@@ -20,7 +20,21 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("engine", &["core", "ops", "kv", "model", "policy", "scheduler", "transfer"]),
     (
         "node",
-        &["core", "ops", "cpu", "cuda", "config", "tokenize", "kv", "model", "policy", "policy-wasm", "scheduler", "engine"],
+        &[
+            "core",
+            "ops",
+            "cpu",
+            "cuda",
+            "config",
+            "tokenize",
+            "kv",
+            "model",
+            "policy",
+            "policy-wasm",
+            "scheduler",
+            "transfer",
+            "engine",
+        ],
     ),
     ("api", &["core", "node"]),
     (

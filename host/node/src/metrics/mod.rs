@@ -7,6 +7,7 @@
 mod exposition;
 mod histogram;
 mod prefixes;
+mod processes;
 mod render;
 #[cfg(test)]
 mod tests;

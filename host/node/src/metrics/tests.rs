@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use millrace_core::{LaneId, Precision, Stage, StagePrecision, StageRecipe};
-use millrace_engine::{EngineSnapshot, LaneFacts, PoolFacts};
+use millrace_engine::{EngineSnapshot, LaneFacts, LinkFacts, PoolFacts};
 use millrace_ops::KvFormat;
 use millrace_policy::{BreakerSettings, FairSchedule, LeastLoadedRoute, PolicyInfo, RouteLimits, RouteSlot, ScheduleSlot};
 
 use super::*;
+use crate::fleet::ProcessFacts;
 
 const LIST: &str = include_str!("../../METRICS.md");
 
@@ -52,7 +53,8 @@ fn snapshot() -> EngineSnapshot {
         last_rows: 2,
         healthy: true,
     };
-    EngineSnapshot { lanes: vec![lane], pools: vec![pool], ..EngineSnapshot::default() }
+    let link = LinkFacts { lane: "fast".to_owned(), end: "sends", connected: true, pages: 5, ..LinkFacts::default() };
+    EngineSnapshot { lanes: vec![lane], pools: vec![pool], links: vec![link], ..EngineSnapshot::default() }
 }
 
 fn slots() -> Vec<SlotLabels> {
@@ -75,6 +77,7 @@ fn rendered() -> String {
         page_tokens: 16,
         slots: slots(),
         engine: &engine,
+        processes: vec![ProcessFacts { pool: "p".to_owned(), stage: Stage::Decode, up: true, starts: 2, pid: Some(77) }],
         waiting: 3,
         running: 2,
         ready: 1,

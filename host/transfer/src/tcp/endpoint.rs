@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   listens  -> magic, version
-//!   connects -> magic, version, proof(session)
+//!   connects -> magic, version, proof(session), purpose
 //!   listens  -> proof(session)
 //! ```
 
@@ -59,19 +59,23 @@ impl Endpoint {
         Ok(Self { secret, acceptor: TlsAcceptor::from(tls::server()?), connector: TlsConnector::from(tls::client()?) })
     }
 
+    /// Connects and says what for.
+    ///
     /// # Errors
     /// Where nobody is there, it takes too long, or the peer does not prove the secret.
-    pub async fn connect(&self, to: impl ToSocketAddrs) -> Result<Channel, HandshakeError> {
-        timeout(HANDSHAKE_TIMEOUT, self.open(to)).await.map_err(|_| HandshakeError::Late)?
+    pub async fn connect(&self, to: impl ToSocketAddrs, purpose: &str) -> Result<Channel, HandshakeError> {
+        timeout(HANDSHAKE_TIMEOUT, self.open(to, purpose)).await.map_err(|_| HandshakeError::Late)?
     }
 
+    /// Takes a connection, and tells what the peer wants it for.
+    ///
     /// # Errors
     /// As for [`Self::connect`].
-    pub async fn accept(&self, stream: TcpStream) -> Result<Channel, HandshakeError> {
+    pub async fn accept(&self, stream: TcpStream) -> Result<(Channel, String), HandshakeError> {
         timeout(HANDSHAKE_TIMEOUT, self.answer(stream)).await.map_err(|_| HandshakeError::Late)?
     }
 
-    async fn open(&self, to: impl ToSocketAddrs) -> Result<Channel, HandshakeError> {
+    async fn open(&self, to: impl ToSocketAddrs, purpose: &str) -> Result<Channel, HandshakeError> {
         let stream = TcpStream::connect(to).await.map_err(HandshakeError::Unreachable)?;
         stream.set_nodelay(true).map_err(HandshakeError::Broken)?;
         let name = ServerName::try_from(tls::SERVER_NAME).map_err(|error| HandshakeError::Settings(error.to_string()))?;
@@ -81,12 +85,15 @@ impl Endpoint {
         expect_version(&mut stream).await?;
         let mut hello = version().to_vec();
         hello.extend_from_slice(&self.secret.prove(Side::Connects, &session));
+        let purpose = purpose.get(..purpose.floor_char_boundary(usize::from(u8::MAX))).unwrap_or_default();
+        hello.push(u8::try_from(purpose.len()).unwrap_or(0));
+        hello.extend_from_slice(purpose.as_bytes());
         say(&mut stream, &hello).await?;
         self.expect_proof(&mut stream, Side::Listens, &session).await?;
         Ok(Channel::new(stream))
     }
 
-    async fn answer(&self, stream: TcpStream) -> Result<Channel, HandshakeError> {
+    async fn answer(&self, stream: TcpStream) -> Result<(Channel, String), HandshakeError> {
         stream.set_nodelay(true).map_err(HandshakeError::Broken)?;
         let stream = self.acceptor.accept(stream).await.map_err(HandshakeError::Broken)?;
         let session = session(stream.get_ref().1)?;
@@ -94,8 +101,12 @@ impl Endpoint {
         say(&mut stream, &version()).await?;
         expect_version(&mut stream).await?;
         self.expect_proof(&mut stream, Side::Connects, &session).await?;
+        let length = stream.read_u8().await.map_err(HandshakeError::Broken)?;
+        let mut purpose = vec![0; usize::from(length)];
+        stream.read_exact(&mut purpose).await.map_err(HandshakeError::Broken)?;
+        let purpose = String::from_utf8(purpose).map_err(|_| HandshakeError::Stranger)?;
         say(&mut stream, &self.secret.prove(Side::Listens, &session)).await?;
-        Ok(Channel::new(stream))
+        Ok((Channel::new(stream), purpose))
     }
 
     async fn expect_proof(

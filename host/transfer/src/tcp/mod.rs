@@ -8,12 +8,14 @@
 //! two ends of the TLS session know (RFC 5705), so neither a recorded handshake nor somebody in between is worth anything.
 
 mod channel;
+mod dial;
 mod endpoint;
 mod port;
 mod secret;
 mod tls;
 
 pub use channel::{Channel, ChannelError, FrameReader, FrameWriter};
+pub use dial::{answer, dial};
 pub use endpoint::{Endpoint, HANDSHAKE_TIMEOUT, HandshakeError};
 pub use port::{Bell, Port, PortCounters, PortEvent, Wire};
 pub use secret::Secret;

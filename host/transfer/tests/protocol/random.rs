@@ -69,8 +69,8 @@ fn run(seed: u64, steps: usize) -> Result<(), String> {
     let mut world = World::new(size);
     for at in 0..steps {
         step(&mut world, &mut random);
-        if let Some(broken) = &world.broken {
-            return Err(format!("seed {seed}, step {at}: {broken}"));
+        if let Some((rule, why)) = &world.broken {
+            return Err(format!("seed {seed}, step {at}: {rule:?}: {why}"));
         }
         if at % 97 == 0 {
             world.must_quiesce().map_err(|why| format!("seed {seed}, step {at}: {why}"))?;

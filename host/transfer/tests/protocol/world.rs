@@ -79,8 +79,23 @@ pub(crate) struct World {
     decode: Decode,
     pub(crate) to_decode: BTreeSet<Stamped<ToDecode>>,
     pub(crate) to_prefill: BTreeSet<Stamped<ToPrefill>>,
-    /// The first rule that was broken.
-    pub(crate) broken: Option<String>,
+    /// The first rule that was broken, and how.
+    pub(crate) broken: Option<(Rule, String)>,
+}
+
+/// What must hold whatever happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Rule {
+    /// No source page is released while the receiver may still ask for it, and no page of the receiver while it is being written.
+    ReleasedTooSoon,
+    /// A sequence is committed once, and only with every page in its place.
+    Committed,
+    /// Nothing lands in a page whose tag moved on.
+    TagMovedOn,
+    /// A message or hello of another life or connection changes nothing.
+    Stale,
+    /// Whoever keeps the rules is never called out of order, and a living peer never refused.
+    Order,
 }
 
 fn life(epoch: u64) -> Incarnation {
@@ -126,8 +141,8 @@ impl World {
         world
     }
 
-    fn breaks(&mut self, rule: String) {
-        self.broken.get_or_insert(rule);
+    fn breaks(&mut self, rule: Rule, why: String) {
+        self.broken.get_or_insert((rule, why));
     }
 
     // --- what may happen -------------------------------------------------------------------------------------------
@@ -142,7 +157,7 @@ impl World {
         match self.receiver.greet(&self.sender.hello(&terms())) {
             Ok(welcome) => {
                 if let Err(stale) = self.sender.connected(welcome) {
-                    self.breaks(format!("a living peer was refused: {stale}"));
+                    self.breaks(Rule::Order, format!("a living peer was refused: {stale}"));
                 }
                 self.settle();
                 true
@@ -152,7 +167,7 @@ impl World {
                 false
             }
             Err(other) => {
-                self.breaks(format!("a living peer was refused: {other}"));
+                self.breaks(Rule::Order, format!("a living peer was refused: {other}"));
                 false
             }
         }
@@ -203,7 +218,7 @@ impl World {
         let ticket: Arc<[u8]> = Arc::from([seq as u8].as_slice());
         match self.sender.offer(pages, pages, ticket) {
             Some(transfer) => self.sequences[seq].stage = Stage::Offered(transfer),
-            None => self.breaks("an offer was refused although there is room".into()),
+            None => self.breaks(Rule::Order, "an offer was refused although there is room".into()),
         }
         self.settle();
     }
@@ -302,12 +317,12 @@ impl World {
         let current = message.from == life(self.sender_epoch) && message.to == life(self.receiver_epoch);
         let before = (!current).then(|| self.receiver.clone());
         match self.receiver.hear(message.clone()) {
-            Ok(Heard::Taken) if !current => self.breaks("a message of another life was taken".into()),
+            Ok(Heard::Taken) if !current => self.breaks(Rule::Stale, "a message of another life was taken".into()),
             Ok(_) => {}
-            Err(error) => self.breaks(format!("a sender that keeps the rules was called out of order: {error}")),
+            Err(error) => self.breaks(Rule::Order, format!("a sender that keeps the rules was called out of order: {error}")),
         }
         if before.is_some_and(|before| before != self.receiver) {
-            self.breaks("a message of another life changed the receiver".into());
+            self.breaks(Rule::Stale, "a message of another life changed the receiver".into());
         }
         self.settle();
     }
@@ -316,10 +331,10 @@ impl World {
         let current = message.to == life(self.sender_epoch) && message.from == life(self.receiver_epoch);
         let before = (!current).then(|| self.sender.clone());
         if let Err(error) = self.sender.hear(message) {
-            self.breaks(format!("a receiver that keeps the rules was called out of order: {error}"));
+            self.breaks(Rule::Order, format!("a receiver that keeps the rules was called out of order: {error}"));
         }
         if before.is_some_and(|before| before != self.sender) {
-            self.breaks("a message of another life changed the sender".into());
+            self.breaks(Rule::Stale, "a message of another life changed the sender".into());
         }
         self.settle();
     }
@@ -332,7 +347,7 @@ impl World {
         let before = self.receiver.clone();
         let mut zombie = Sender::new(life(self.sender_epoch - 2));
         if self.receiver.greet(&zombie.hello(&terms())).is_ok() || self.receiver != before {
-            self.breaks("an earlier life of the sender was heard".into());
+            self.breaks(Rule::Stale, "an earlier life of the sender was heard".into());
         }
     }
 
@@ -373,7 +388,7 @@ impl World {
     /// Whoever releases a source page has an answer for each copy of it, or the peer's life is over.
     fn ended(&mut self, transfer: TransferId, outcome: Outcome) {
         let Some(seq) = self.sequences.iter().position(|sequence| sequence.stage == Stage::Offered(transfer)) else {
-            return self.breaks(format!("transfer {transfer} ended twice or never was"));
+            return self.breaks(Rule::Committed, format!("transfer {transfer} ended twice or never was"));
         };
         if outcome == Outcome::PeerLost {
             // Its pages stay: it may be offered to the next life of the peer.
@@ -383,11 +398,14 @@ impl World {
             return;
         }
         if self.decode.reserved.contains_key(&transfer) || self.decode.wishes.contains_key(&transfer) {
-            self.breaks(format!("the source of transfer {transfer} was released while the receiver has it open"));
+            self.breaks(
+                Rule::ReleasedTooSoon,
+                format!("the source of transfer {transfer} was released while the receiver has it open"),
+            );
         }
         let attached = self.decode.attached.get(&(self.sender_epoch, seq as u8)).copied().unwrap_or(0);
         if (outcome == Outcome::Committed) != (attached > 0) {
-            self.breaks(format!("sequence {seq} ended as {outcome:?} and was attached {attached} times"));
+            self.breaks(Rule::Committed, format!("sequence {seq} ended as {outcome:?} and was attached {attached} times"));
         }
         self.sequences[seq].stage = Stage::Over(outcome);
         self.sequences[seq].source = false;
@@ -396,19 +414,20 @@ impl World {
 
     fn attach(&mut self, transfer: TransferId) {
         let Some((seq, keys)) = self.decode.reserved.remove(&transfer) else {
-            return self.breaks(format!("transfer {transfer} was committed without pages, or twice"));
+            return self.breaks(Rule::Committed, format!("transfer {transfer} was committed without pages, or twice"));
         };
         for (index, key) in (0..).zip(&keys) {
             let page = &self.decode.pages[key.page as usize];
             let lost = page.tag != key.tag;
             if !lost && page.holds != Some(content(seq, index)) {
-                self.broken.get_or_insert(format!("page {index} of sequence {seq} holds {:?}", page.holds));
+                let why = format!("page {index} of sequence {seq} holds {:?}", page.holds);
+                self.broken.get_or_insert((Rule::Committed, why));
             }
         }
         let times = self.decode.attached.entry((self.sender_epoch, seq)).or_default();
         *times += 1;
         if *times > 1 {
-            self.breaks(format!("sequence {seq} was committed twice"));
+            self.breaks(Rule::Committed, format!("sequence {seq} was committed twice"));
         }
         // It runs to its end at once.
         self.free(&keys);
@@ -416,7 +435,7 @@ impl World {
 
     fn release(&mut self, transfer: TransferId) {
         if self.decode.imports.iter().any(|import| import.0 == transfer) {
-            self.breaks(format!("transfer {transfer} was released while a page of it is being imported"));
+            self.breaks(Rule::ReleasedTooSoon, format!("transfer {transfer} was released while a page of it is being imported"));
         }
         self.decode.wishes.remove(&transfer);
         if let Some((_, keys)) = self.decode.reserved.remove(&transfer) {
@@ -429,11 +448,22 @@ impl World {
         for key in keys {
             let page = &mut self.decode.pages[key.page as usize];
             if page.tag != key.tag && page.holds != Some(200) {
-                self.broken.get_or_insert(format!("{key:?} was written after its tag had moved on"));
+                self.broken.get_or_insert((Rule::TagMovedOn, format!("{key:?} was written after its tag had moved on")));
             }
             self.decode.tags += 1;
             *page = Page { tag: self.decode.tags, ..Page::default() };
         }
+    }
+
+    /// Sequences that the sender knows to be committed.
+    pub(crate) fn committed(&self) -> usize {
+        self.sequences.iter().filter(|sequence| sequence.stage == Stage::Over(Outcome::Committed)).count()
+    }
+
+    /// Whether a sequence that was on its way to one life of the receiver is offered to another.
+    pub(crate) fn moved_on(&self) -> bool {
+        let offered = |sequence: &Sequence| matches!(sequence.stage, Stage::Offered(transfer) if transfer.0 > 1);
+        self.receiver_epoch > 2 && self.sequences.iter().any(offered)
     }
 
     // --- how it must end --------------------------------------------------------------------------------------------
@@ -467,7 +497,7 @@ impl World {
                 return match world.broken {
                     None if idle => Ok(()),
                     None => Err(format!("pages are left: {:?}", world.decode)),
-                    Some(broken) => Err(broken),
+                    Some((rule, why)) => Err(format!("{rule:?}: {why}")),
                 };
             }
         }
