@@ -93,6 +93,9 @@ const FENCES: &[(&str, &[&str], &str)] = &[
     ("memmap2", &["model"], "a mapped file can change under its reader; the checkpoint's reader knows how to live with it"),
     ("tokenizers", &["tokenize"], "text becomes ids in one place"),
     ("minijinja", &["tokenize"], "templates come from strangers and are rendered in one place"),
+    ("rustls", &["transfer"], "who is at the other end is settled in one place"),
+    ("tokio-rustls", &["transfer"], "who is at the other end is settled in one place"),
+    ("rcgen", &["transfer"], "who is at the other end is settled in one place"),
     ("clap", &["cli"], "one command line"),
     ("anyhow", &["cli", "tests"], "libraries have typed errors"),
 ];

@@ -175,6 +175,6 @@ fn build_lane(lane: LaneSpec, specs: &[PoolSpec], pools: &[Pool], boot_nonce: u1
     }
     let hand_off = HandOff::new(from.runner.layout(), decode.backend.as_ref())?;
     let ends = Ends { prefill: Some(lane.prefill.0 as usize), decode: Some(lane.decode.0 as usize) };
-    let link = Link::InProcess(hand_off);
+    let link = Link::InProcess(Box::new(hand_off));
     Ok(Lane { name: lane.name, precision: lane.precision, ends, link, ttft_us: 0, itl_us: 0 })
 }

@@ -341,7 +341,12 @@ async fn serve(
                     }
                 }
                 _ = facts.tick() => {
-                    let report = Report::Facts(Box::new(engine.snapshot().as_ref().clone()));
+                    let snapshot = engine.snapshot();
+                    if snapshot.pools.iter().any(|pool| !pool.healthy) {
+                        tracing::error!("the device of this engine failed; it ends, so that the node starts it again");
+                        return Ok(());
+                    }
+                    let report = Report::Facts(Box::new(snapshot.as_ref().clone()));
                     if reports.try_send(report).is_err() {
                         tracing::error!("the node does not read what this engine reports");
                         return Ok(());

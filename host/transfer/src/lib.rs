@@ -13,8 +13,8 @@
 //!     Heard                            ->       forgets
 //! ```
 //!
-//! The machines have no clock, no IO and no memory of addresses. Whoever drives them carries out what [`Sender::next`] and
-//! [`Receiver::next`] ask for. It does not know models, schedulers, devices or what a page holds.
+//! The machines have no clock, no IO and no memory of addresses. Whoever drives them carries out what [`Sender::next_action`] and
+//! [`Receiver::next_action`] ask for. It does not know models, schedulers, devices or what a page holds.
 #![forbid(unsafe_code)]
 
 mod codec;

@@ -277,7 +277,7 @@ impl Receiver {
     }
 
     /// What is to be done next, as long as there is something.
-    pub fn next(&mut self) -> Option<ReceiverAction> {
+    pub fn next_action(&mut self) -> Option<ReceiverAction> {
         self.actions.pop_front()
     }
 

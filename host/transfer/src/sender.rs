@@ -270,7 +270,7 @@ impl Sender {
     }
 
     /// What is to be done next, as long as there is something.
-    pub fn next(&mut self) -> Option<SenderAction> {
+    pub fn next_action(&mut self) -> Option<SenderAction> {
         if let Some((transfer, outcome)) = self.ended.pop_front() {
             return Some(SenderAction::End { transfer, outcome });
         }

@@ -46,7 +46,7 @@ pub(super) fn welcome(answer: &Result<Welcome, Refused>) -> Vec<u8> {
         Err(refused) => {
             let why = refused.to_string();
             let why = why.get(..why.floor_char_boundary(MAX_WHY_BYTES)).unwrap_or_default();
-            Encoder::of_kind(REFUSED).flag(*refused == Refused::Settling).text(why).finish()
+            Encoder::of_kind(REFUSED).u8(u8::from(*refused == Refused::Settling)).text(why).finish()
         }
     }
 }

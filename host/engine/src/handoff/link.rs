@@ -34,7 +34,7 @@ pub(crate) fn terms(lane: &str, model: &str, weights: &str, own: &KvLayout, wire
 }
 
 pub(crate) enum Link {
-    InProcess(HandOff),
+    InProcess(Box<HandOff>),
     Sending(Box<Sending>),
     Receiving(Box<Receiving>),
 }

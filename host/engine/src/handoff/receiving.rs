@@ -248,7 +248,7 @@ impl Receiving {
     fn act(&mut self, mut decode: Option<&mut StageRunner>, scheduler: &mut DecodeScheduler, now_us: u64) -> Vec<Arrival> {
         let mut arrivals = Vec::new();
         let mut staged = false;
-        while let Some(action) = self.receiver.next() {
+        while let Some(action) = self.receiver.next_action() {
             match action {
                 ReceiverAction::Send(message) => self.outbox.push_back(message.encode()),
                 ReceiverAction::Reserve { transfer, tokens, ticket, .. } => {

@@ -258,7 +258,7 @@ impl Sending {
                 return events;
             }
             self.offer_waiting();
-            match self.sender.next() {
+            match self.sender.next_action() {
                 Some(SenderAction::Send(message)) => self.outbox.push_back(message.encode()),
                 Some(SenderAction::Fetch { transfer, index }) => self.fetches.push_back(Member { transfer, index }),
                 Some(SenderAction::End { transfer, outcome }) => events.extend(self.ended(transfer, outcome)),

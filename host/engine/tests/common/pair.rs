@@ -90,7 +90,7 @@ fn load(checkpoint: &str, setup: &Setup) -> Loaded {
     Loaded { model: model.into(), backend, digest: checkpoint.digest().to_owned() }
 }
 
-fn engine(setup: &Setup, stage: Stage, loaded: &Loaded, epoch: u64, port: Port, heard: &Heard) -> EngineHandle {
+fn engine(setup: &Setup, stage: Stage, loaded: &Loaded, (epoch, port): (u64, Port), heard: &Heard) -> EngineHandle {
     let heard = heard.clone();
     let policy = Box::new(FairSchedule);
     let lane = StageLane {
@@ -135,9 +135,9 @@ impl Pair {
         let (peer, at) = watch::channel(None);
         let (port, wire) = Port::new();
         runtime.spawn(dial(endpoint.clone(), "lane only".into(), at, wire));
-        let prefill = engine(&setup, Stage::Prefill, &load(setup.checkpoint, &setup), 1, port, &heard);
+        let prefill = engine(&setup, Stage::Prefill, &load(setup.checkpoint, &setup), (1, port), &heard);
         let (port, wire) = Port::new();
-        let decode = engine(&setup, Stage::Decode, &load(decode_checkpoint, &setup), 2, port, &heard);
+        let decode = engine(&setup, Stage::Decode, &load(decode_checkpoint, &setup), (2, port), &heard);
         let (epoch, next) = (AtomicU64::new(2), AtomicU64::new(1));
         let pair = Self { setup, runtime, endpoint, prefill, decode, heard, peer, epoch, next };
         pair.listen(wire);
@@ -170,7 +170,8 @@ impl Pair {
         self.peer.send_replace(None);
         self.prefill.peer_dead(LaneId(0), Incarnation { epoch, boot: epoch * 7 + 1 });
         let (port, wire) = Port::new();
-        self.decode = engine(&self.setup, Stage::Decode, &load(self.setup.checkpoint, &self.setup), epoch + 1, port, &self.heard);
+        self.decode =
+            engine(&self.setup, Stage::Decode, &load(self.setup.checkpoint, &self.setup), (epoch + 1, port), &self.heard);
         self.listen(wire);
     }
 

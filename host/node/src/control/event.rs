@@ -103,7 +103,7 @@ fn sequence(seq: SeqId, event: &SequenceEvent) -> Vec<u8> {
     match event {
         SequenceEvent::Prefilled { cached_tokens, queued_us } => begin(PREFILLED).u32(*cached_tokens).u64(*queued_us).finish(),
         SequenceEvent::Token { index, token } => begin(TOKEN).u32(*index).u32(*token).finish(),
-        SequenceEvent::Finished(reason) => begin(FINISHED).flag(*reason == FinishReason::Stop).finish(),
+        SequenceEvent::Finished(reason) => begin(FINISHED).u8(u8::from(*reason == FinishReason::Stop)).finish(),
         SequenceEvent::Failed(error) => {
             let (code, why) = match error {
                 JobError::PageMismatch => (0, ""),

@@ -166,7 +166,7 @@ pub(crate) fn add(to: &mut Counters, more: &Counters) {
 
 fn put_lane(out: &mut Encoder, lane: &LaneFacts) {
     out.text(&lane.name).u32(lane.waiting).u32(lane.running).u32(lane.kv_used_per_mille).u32(lane.free_pages);
-    out.u32(lane.total_pages).u32(lane.ttft_us).u32(lane.itl_us).flag(lane.healthy);
+    out.u32(lane.total_pages).u32(lane.ttft_us).u32(lane.itl_us).u8(u8::from(lane.healthy));
 }
 
 /// Number and precision are the node's to fill in: it has the same configuration.
@@ -205,7 +205,7 @@ fn put_pool(out: &mut Encoder, pool: &PoolFacts) {
     for us in [device_us, notice_us, commit_us, plan_us, policy_us, launch_us] {
         out.u64(us);
     }
-    out.u32(pool.last_rows).flag(pool.healthy);
+    out.u32(pool.last_rows).u8(u8::from(pool.healthy));
 }
 
 fn pool(from: &mut Decoder<'_>) -> Result<PoolFacts, CodecError> {
@@ -249,8 +249,8 @@ fn pool(from: &mut Decoder<'_>) -> Result<PoolFacts, CodecError> {
 
 fn put_link(out: &mut Encoder, link: &LinkFacts) {
     out.text(&link.lane)
-        .flag(link.end == SENDS)
-        .flag(link.connected)
+        .u8(u8::from(link.end == SENDS))
+        .u8(u8::from(link.connected))
         .text(link.peer.as_deref().unwrap_or_default())
         .u64(link.open as u64);
     out.u64(link.pages).u64(link.sent_bytes).u64(link.received_bytes).u64(link.connections).u64(link.stale_messages);

@@ -96,7 +96,7 @@ impl Submission {
         let SamplingParams { temperature, top_p, top_k, min_p, seed, max_tokens, stop_tokens } = &self.sampling;
         let mut out = Encoder::of_kind(SUBMIT);
         out.u64(self.seq.0).u64(self.request.0).text(&self.lane).u32(self.tenant.0).u32(self.priority.cast_unsigned());
-        out.flag(self.within_us.is_some()).u64(self.within_us.unwrap_or(0));
+        out.u8(u8::from(self.within_us.is_some())).u64(self.within_us.unwrap_or(0));
         out.bytes(self.scope.map_or(Vec::new(), |scope| scope.0.to_vec()).as_slice());
         out.f32(*temperature).f32(*top_p).u32(*top_k).f32(*min_p).u64(*seed).u32(*max_tokens).u32(self.replay.preemptions);
         out.u32s(stop_tokens).u32s(&self.replay.tokens).u32s(&self.prompt);

@@ -85,7 +85,7 @@ async fn live(fleet: &Fleet, member: &Member, epoch: u64) -> Ended {
     let mut ended = match fleet.endpoint.connect(address, CONTROL).await {
         Ok(channel) => tokio::select! {
             ended = carry(fleet, member, channel, address) => ended,
-            status = child.wait() => Ended { incarnation: lock(&member.state).incarnation, was_ready: lock(&member.state).orders.is_some(), why: status.map_or_else(|error| error.to_string(), |status| status.to_string()) },
+            status = child.wait() => exited(member, status),
         },
         Err(error) => unready(error.to_string()),
     };
@@ -97,6 +97,12 @@ async fn live(fleet: &Fleet, member: &Member, epoch: u64) -> Ended {
     ended
 }
 
+fn exited(member: &Member, status: std::io::Result<std::process::ExitStatus>) -> Ended {
+    let state = lock(&member.state);
+    let why = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+    Ended { incarnation: state.incarnation, was_ready: state.orders.is_some(), why }
+}
+
 /// Starts the program itself with other arguments, and reads where it listens.
 async fn start(fleet: &Fleet, member: &Member, epoch: u64) -> Result<(Child, ChildStdin, SocketAddr), String> {
     let program = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
@@ -104,6 +110,8 @@ async fn start(fleet: &Fleet, member: &Member, epoch: u64) -> Result<(Child, Chi
         .args(["engine", &member.stage.to_string(), "-c", &fleet.config_file, "--pool", &member.name])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
+        // Signals of a terminal are the node's: it lets requests end before the engines do.
+        .process_group(0)
         .kill_on_drop(true)
         .spawn()
         .map_err(|error| format!("cannot start it: {error}"))?;

@@ -36,11 +36,6 @@ impl Encoder {
         self.u32(value.to_bits())
     }
 
-    /// A flag: 0 or 1.
-    pub fn flag(&mut self, value: bool) -> &mut Self {
-        self.u8(u8::from(value))
-    }
-
     /// Bytes with their length. Those past 4 GiB, which no frame can hold, are cut.
     pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);

@@ -24,8 +24,10 @@ const FRAME_TIME: Duration = Duration::from_secs(10);
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {
+    #[error("the peer is gone")]
+    Gone,
     #[error("the connection broke: {0}")]
-    Broken(#[from] std::io::Error),
+    Broken(std::io::Error),
     #[error("the peer was not heard of for {} s", SILENCE.as_secs())]
     Silent,
     #[error("the peer took longer than {} s for one frame", FRAME_TIME.as_secs())]
@@ -34,6 +36,13 @@ pub enum ChannelError {
     Stalled,
     #[error("a frame of {0} bytes, which is more than {MAX_FRAME_BYTES}")]
     TooLong(usize),
+}
+
+impl From<std::io::Error> for ChannelError {
+    /// A process that ends says no goodbye, which TLS would want.
+    fn from(error: std::io::Error) -> Self {
+        if error.kind() == std::io::ErrorKind::UnexpectedEof { Self::Gone } else { Self::Broken(error) }
+    }
 }
 
 /// See the module.

@@ -134,7 +134,7 @@ impl Model for HandOffs {
             Property::always("a tag that moved on protects its page", |_, state| holds(state, Rule::TagMovedOn)),
             Property::always("another life changes nothing", |_, state| holds(state, Rule::Stale)),
             Property::always("nobody is wrongly accused", |_, state| holds(state, Rule::Order)),
-            Property::always("every transfer ends", |_, state| state.world.must_quiesce().is_ok()),
+            Property::always("every transfer ends", |_, state: &State| state.world.must_quiesce().is_ok()),
             // The model reaches what it is about.
             Property::sometimes("a sequence is committed", |_, state: &State| state.world.committed() > 0),
             Property::sometimes("a sequence is handed to the next life of decode", |_, state: &State| state.world.moved_on()),

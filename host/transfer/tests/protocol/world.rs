@@ -186,9 +186,6 @@ impl World {
         self.sender_epoch += 2;
         self.sender = Sender::new(life(self.sender_epoch));
         self.fetches.clear();
-        for sequence in &mut self.sequences {
-            (sequence.stage, sequence.source) = (Stage::Over(Outcome::PeerLost), false);
-        }
         let sequence = Sequence { stage: Stage::Waiting, pages: self.size.pages_each, source: true, cancelled: false };
         self.sequences = vec![sequence; self.sequences.len()];
         self.settle();
@@ -202,10 +199,8 @@ impl World {
         }
         self.receiver_epoch += 2;
         self.receiver = receiver(self.receiver_epoch, self.size.window);
-        let attached = std::mem::take(&mut self.decode.attached);
-        self.decode = Decode { pages: vec![Page::default(); self.size.pool_pages as usize], ..Decode::default() };
         // What ran there is lost with it, and may run again.
-        drop(attached);
+        self.decode = Decode { pages: vec![Page::default(); self.size.pool_pages as usize], ..Decode::default() };
         self.settle();
     }
 
@@ -354,7 +349,7 @@ impl World {
     // --- the owners, who carry out at once what they are asked ------------------------------------------------------
 
     fn settle(&mut self) {
-        while let Some(action) = self.sender.next() {
+        while let Some(action) = self.sender.next_action() {
             match action {
                 SenderAction::Send(message) => {
                     self.to_decode.insert(message);
@@ -365,7 +360,7 @@ impl World {
                 SenderAction::End { transfer, outcome } => self.ended(transfer, outcome),
             }
         }
-        while let Some(action) = self.receiver.next() {
+        while let Some(action) = self.receiver.next_action() {
             match action {
                 ReceiverAction::Send(message) => {
                     self.to_prefill.insert(message);
