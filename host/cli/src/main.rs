@@ -3,6 +3,7 @@
 
 mod bench;
 mod check;
+mod engine;
 mod eval;
 mod keys;
 mod open_files;
@@ -31,6 +32,9 @@ enum Command {
     Serve(serve::ServeArgs),
     /// Check a configuration; opens nothing that it names.
     Check(check::CheckArgs),
+    /// One pool's engine as a process of its own, under a server that starts it.
+    #[command(subcommand)]
+    Engine(engine::Engine),
     /// Make API keys.
     #[command(subcommand)]
     Keys(keys::Keys),
@@ -80,6 +84,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Serve(args) => serve::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Engine(command) => command.run(),
         Command::Keys(command) => command.run(),
         Command::Eval(command) => command.run().map_err(Failure::from),
         Command::Plan(args) => plan::run(&args),

@@ -141,7 +141,7 @@ fn announce(node: &Node) {
 }
 
 /// `RUST_LOG` wins over the configuration's level.
-fn start_log(config: &Config) -> Result<(), Failure> {
+pub(crate) fn start_log(config: &Config) -> Result<(), Failure> {
     let level = config.server.log_level.as_str();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);

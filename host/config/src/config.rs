@@ -118,6 +118,8 @@ pub enum DeviceKind {
 pub struct Pool {
     pub name: String,
     pub stage: Stage,
+    /// Its engine runs as a process of its own, which the node starts and watches.
+    pub process: bool,
     /// Row of `Config::devices`.
     pub device: usize,
     /// Row of `Config::models`.

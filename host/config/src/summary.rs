@@ -55,6 +55,9 @@ impl Config {
         if let Some(checkpoint) = &pool.checkpoint {
             write!(out, " | weights of {}", checkpoint.display())?;
         }
+        if pool.process {
+            write!(out, " | a process of its own")?;
+        }
         if pool.prefix_cache {
             let share = pool.prefix_tenant_percent.map_or("an equal share".to_owned(), |percent| format!("{percent} %"));
             write!(out, " | keeps prompts, {share} for each tenant")?;

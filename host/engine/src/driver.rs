@@ -7,25 +7,41 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use millrace_core::{FinishReason, LaneId, SeqId, Stage, TenantId};
+use millrace_core::{FinishReason, LaneId, Precision, SeqId, Stage, TenantId};
 use millrace_scheduler::{DecodeEvent, Entry, PrefillEvent, TenantLedger};
 
 use crate::devices::Devices;
 use crate::handle::{Command, Shared};
-use crate::handoff::HandOff;
+use crate::handoff::Link;
 use crate::jobs::JobTable;
 use crate::pool::{Pool, Scheduler, smooth};
 use crate::runner::Finished;
-use crate::{Counters, EngineSnapshot, Job, JobError, LaneFacts, LaneSpec, TenantFacts, TokenHistogram};
+use crate::spec::SinkOf;
+use crate::{Counters, EngineSnapshot, Job, JobError, LaneFacts, Replay, TenantFacts, TokenHistogram};
 
 /// How long the loop sleeps when nothing rings; deadlines are looked at this often.
 const IDLE_WAIT: Duration = Duration::from_millis(20);
 
 pub(crate) struct Lane {
-    pub(crate) spec: LaneSpec,
-    pub(crate) hand_off: HandOff,
+    pub(crate) name: String,
+    pub(crate) precision: Precision,
+    pub(crate) ends: Ends,
+    pub(crate) link: Link,
     pub(crate) ttft_us: u32,
     pub(crate) itl_us: u32,
+}
+
+/// The pools of a lane that are in this process: rows of the driver's pools.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ends {
+    pub(crate) prefill: Option<usize>,
+    pub(crate) decode: Option<usize>,
+}
+
+impl Ends {
+    pub(crate) fn pools(self) -> impl Iterator<Item = usize> {
+        [self.prefill, self.decode].into_iter().flatten()
+    }
 }
 
 pub(crate) struct Driver {
@@ -42,6 +58,8 @@ pub(crate) struct Driver {
     pub(crate) devices: Devices,
     /// Tenants of the configuration.
     pub(crate) tenants: usize,
+    /// Where the events of sequences go that come from other processes.
+    pub(crate) sinks: Option<Box<SinkOf>>,
 }
 
 impl Driver {
@@ -72,8 +90,14 @@ impl Driver {
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::Submit(job, submitted_us) => self.admit(job, submitted_us),
+            Command::Submit(job, submitted_us) => {
+                self.admit(job, Replay { tokens: Vec::new(), preemptions: 0 }, submitted_us);
+            }
+            Command::Resume(job, replay, submitted_us) => self.admit(job, replay, submitted_us),
             Command::Abort(seq) => self.abort(seq),
+            Command::PeerDead(lane, peer) => {
+                self.lanes.get_mut(lane.0 as usize).into_iter().for_each(|lane| lane.link.peer_dead(peer));
+            }
             Command::Readmit { pool, reply } => {
                 let readmitted = self.pools.get_mut(pool.0 as usize).map_or(0, Pool::readmit_all);
                 // The asker may have given up waiting; then nobody needs the answer.
@@ -96,12 +120,12 @@ impl Driver {
         }
     }
 
-    fn admit(&mut self, mut job: Job, now_us: u64) {
+    fn admit(&mut self, mut job: Job, again: Replay, now_us: u64) {
         if let Some(error) = self.lane_failure(job.lane.0 as usize) {
             self.counters.failed += 1;
             return job.events.emit(crate::Event::Failed(error));
         }
-        let prefill = self.lanes[job.lane.0 as usize].spec.prefill;
+        let Some(prefill) = self.lanes.get(job.lane.0 as usize).and_then(|lane| lane.ends.prefill) else { return };
         let entry = Entry {
             seq: job.seq,
             request: job.request,
@@ -113,11 +137,11 @@ impl Driver {
             prompt: job.prompt.clone(),
             max_output: job.sampling.max_tokens,
             stop_tokens: job.sampling.stop_tokens.as_slice().into(),
-            replay: Vec::new(),
-            preemptions: 0,
+            replay: again.tokens,
+            preemptions: again.preemptions,
             scope: job.scope,
         };
-        let Scheduler::Prefill(scheduler) = &mut self.pools[prefill.0 as usize].scheduler else { return };
+        let Scheduler::Prefill(scheduler) = &mut self.pools[prefill].scheduler else { return };
         match scheduler.submit(entry) {
             Ok(()) => self.jobs.insert(job, now_us),
             // The gate counted a moment ago; whoever lost the race hears it as an event.
@@ -133,12 +157,10 @@ impl Driver {
 
     /// Takes a sequence out of wherever it is. One in hand-off leaves both sides once its copies have passed.
     pub(crate) fn drop_sequence(&mut self, lane: usize, seq: SeqId) {
-        if self.lanes[lane].hand_off.cancel(seq) {
+        if self.lanes[lane].link.cancel(seq) {
             return;
         }
-        let spec = &self.lanes[lane].spec;
-        let (prefill, decode) = (spec.prefill.0 as usize, spec.decode.0 as usize);
-        let _ = self.pools[prefill].abort(seq) || self.pools[decode].abort(seq);
+        let _ = self.lanes[lane].ends.pools().any(|pool| self.pools[pool].abort(seq));
     }
 
     /// In the order in which they ended, so that the time that one waited for another is not counted as its own.
@@ -194,7 +216,7 @@ impl Driver {
                         self.release_prefilled(pool, seq);
                         self.finished(seq, reason);
                     }
-                    None => self.offer(entry, first_token, pages, tokens),
+                    None => self.offer(entry, first_token, pages, tokens, cached_tokens),
                 }
             }
             PrefillEvent::Stale { seq } => self.stale(seq),
@@ -252,7 +274,7 @@ impl Driver {
 
     fn not_finite(&mut self, seq: SeqId, stage: Stage) {
         self.counters.not_finite += 1;
-        let lane = self.jobs.lane(seq).and_then(|lane| self.lanes.get(lane.0 as usize)).map(|lane| lane.spec.name.as_str());
+        let lane = self.jobs.lane(seq).and_then(|lane| self.lanes.get(lane.0 as usize)).map(|lane| lane.name.as_str());
         tracing::error!(
             seq = seq.0,
             %stage,
@@ -265,8 +287,11 @@ impl Driver {
 
     fn preempted(&mut self, entry: Entry) {
         self.counters.preemptions += 1;
-        let (seq, prefill) = (entry.seq, self.lanes[entry.lane.0 as usize].spec.prefill);
-        let Scheduler::Prefill(scheduler) = &mut self.pools[prefill.0 as usize].scheduler else { return };
+        let seq = entry.seq;
+        let Some(prefill) = self.lanes[entry.lane.0 as usize].ends.prefill else {
+            return self.jobs.preempted(seq, Replay { tokens: entry.replay, preemptions: entry.preemptions });
+        };
+        let Scheduler::Prefill(scheduler) = &mut self.pools[prefill].scheduler else { return };
         if let Err(error) = scheduler.submit(entry) {
             self.failed(seq, JobError::Device(error.to_string()));
         }
@@ -308,6 +333,7 @@ impl Driver {
             lanes,
             pools: self.pools.iter().map(Pool::facts).collect(),
             tenants: tenants.collect(),
+            links: self.lanes.iter().filter_map(|lane| lane.link.facts()).collect(),
             counters: self.counters,
             step_tokens: self.step_tokens,
             taken_us: self.shared.clock.now_us(),
@@ -316,12 +342,11 @@ impl Driver {
 
     fn lane_facts(&self, index: usize) -> LaneFacts {
         let lane = &self.lanes[index];
-        let (prefill, decode) = (&self.pools[lane.spec.prefill.0 as usize], &self.pools[lane.spec.decode.0 as usize]);
-        let counts = decode.counts();
+        let counts = lane.ends.decode.map(|decode| self.pools[decode].counts()).unwrap_or_default();
         LaneFacts {
             lane: LaneId(index as u32),
-            name: lane.spec.name.clone(),
-            precision: lane.spec.precision,
+            name: lane.name.clone(),
+            precision: lane.precision,
             waiting: 0,
             running: 0,
             kv_used_per_mille: (counts.pinned * 1000).checked_div(counts.total).unwrap_or(0),
@@ -329,7 +354,7 @@ impl Driver {
             total_pages: counts.total,
             ttft_us: lane.ttft_us,
             itl_us: lane.itl_us,
-            healthy: decode.is_healthy() && prefill.is_healthy(),
+            healthy: lane.ends.pools().all(|pool| self.pools[pool].is_healthy()) && lane.link.is_up(),
         }
     }
 }

@@ -24,8 +24,7 @@ impl Driver {
         );
         let error = JobError::Device(format!("pool `{}`: {why}", pool.name));
         pool.failure = Some(error.clone());
-        let id = pool.id;
-        let hit: Vec<bool> = self.lanes.iter().map(|l| l.spec.prefill == id || l.spec.decode == id).collect();
+        let hit: Vec<bool> = self.lanes.iter().map(|lane| lane.ends.pools().any(|pool| pool == index)).collect();
         let ended = self.jobs.fail_all(&error, |job| hit.get(job.lane.0 as usize).copied().unwrap_or(false));
         self.counters.failed += ended.len() as u64;
         for (seq, lane) in ended {
@@ -36,8 +35,7 @@ impl Driver {
 
     /// Why a lane takes no sequences: one of its pools has failed.
     pub(crate) fn lane_failure(&self, lane: usize) -> Option<JobError> {
-        let spec = &self.lanes.get(lane)?.spec;
-        [spec.prefill, spec.decode].iter().find_map(|id| self.pools.get(id.0 as usize)?.failure.clone())
+        self.lanes.get(lane)?.ends.pools().find_map(|pool| self.pools.get(pool)?.failure.clone())
     }
 }
 

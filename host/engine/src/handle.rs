@@ -6,10 +6,11 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use millrace_core::{PoolId, SeqId};
+use millrace_core::{LaneId, PoolId, SeqId};
+use millrace_transfer::Incarnation;
 
 use crate::snapshot::EngineSnapshot;
-use crate::{Job, ReadmitError, SubmitError};
+use crate::{Job, ReadmitError, Replay, SubmitError};
 
 /// How long a caller waits for the driver's answer. Its loop turns many times a second.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -17,7 +18,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// What the driver is asked to do.
 pub(crate) enum Command {
     Submit(Job, u64),
+    /// One that was preempted in another process.
+    Resume(Job, Replay, u64),
     Abort(SeqId),
+    PeerDead(LaneId, Incarnation),
     /// Answers with how many pages were taken back into use.
     Readmit {
         pool: PoolId,
@@ -158,6 +162,29 @@ impl EngineHandle {
         Ok(())
     }
 
+    /// Queues a job that was preempted in another process, ahead of those that wait: it was admitted before.
+    ///
+    /// # Errors
+    /// Where there is no such lane or the engine is going down.
+    pub fn resume(&self, job: Job, replay: Replay) -> Result<(), SubmitError> {
+        if self.shared.gates.get(job.lane.0 as usize).is_none() {
+            return Err(SubmitError::UnknownLane(job.lane));
+        }
+        if self.shared.stopping.load(Ordering::Acquire) {
+            return Err(SubmitError::ShuttingDown);
+        }
+        self.shared.inbox.lock().commands.push_back(Command::Resume(job, replay, self.shared.clock.now_us()));
+        self.shared.inbox.bell.notify_one();
+        Ok(())
+    }
+
+    /// That life of the process at the other end of a lane is over, as whoever supervises it saw: nothing that it had with this
+    /// one will come from it any more.
+    pub fn peer_dead(&self, lane: LaneId, peer: Incarnation) {
+        self.shared.inbox.lock().commands.push_back(Command::PeerDead(lane, peer));
+        self.shared.inbox.bell.notify_one();
+    }
+
     /// Ends a sequence: it is in no later plan, and its pages are free once the running step has passed.
     pub fn abort(&self, seq: SeqId) {
         self.shared.inbox.lock().commands.push_back(Command::Abort(seq));
@@ -169,6 +196,11 @@ impl EngineHandle {
     pub fn hold(&self, pool: PoolId, hold: Hold) {
         self.shared.inbox.lock().commands.push_back(Command::Hold(pool, hold));
         self.shared.inbox.bell.notify_one();
+    }
+
+    /// Now on the engine's clock.
+    pub fn now_us(&self) -> u64 {
+        self.shared.clock.now_us()
     }
 
     pub fn snapshot(&self) -> Arc<EngineSnapshot> {

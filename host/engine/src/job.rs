@@ -26,6 +26,22 @@ pub struct Job {
 /// Where a job's events go. Called on the driver thread, so it must not block.
 pub trait EventSink: Send {
     fn emit(&mut self, event: Event);
+
+    /// The engine of another process has the sequence from here on, and tells the rest. Nothing follows.
+    fn handed_over(&mut self) {}
+
+    /// The sequence gave its pages up and has to go through prefill again, which is in another process, with the output tokens that
+    /// it has. Nothing follows.
+    fn preempted(&mut self, _again: Replay) {}
+}
+
+/// What a sequence brings along that was preempted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Replay {
+    /// Output tokens so far, published already.
+    pub tokens: Vec<u32>,
+    /// How often it happened.
+    pub preemptions: u32,
 }
 
 /// In order: `Prefilled`, `Token`s, then exactly one `Finished` or `Failed`. Nothing after an abort.

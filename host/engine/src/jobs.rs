@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use millrace_core::{FinishReason, LaneId, SamplingParams, SeqId, TenantId};
 
-use crate::{Event, EventSink, Job, JobError};
+use crate::{Event, EventSink, Job, JobError, Replay};
 
 /// One sequence, from submission to its last event.
 pub(crate) struct LiveJob {
@@ -107,6 +107,42 @@ impl JobTable {
 
     pub(crate) fn fail(&mut self, seq: SeqId, error: JobError) -> bool {
         self.end(seq, Event::Failed(error))
+    }
+
+    /// When a sequence was submitted, and when it began.
+    pub(crate) fn queued_us(&self, seq: SeqId, now_us: u64) -> u64 {
+        self.jobs.get(&seq).map_or(0, |job| job.started_us.unwrap_or(now_us).saturating_sub(job.submitted_us))
+    }
+
+    /// Forgets a sequence that another process has from here on.
+    pub(crate) fn handed_over(&mut self, seq: SeqId) {
+        if let Some(mut job) = self.jobs.remove(&seq) {
+            job.events.handed_over();
+        }
+    }
+
+    /// Forgets a sequence that has to go through another process's prefill again.
+    pub(crate) fn preempted(&mut self, seq: SeqId, again: Replay) {
+        if let Some(mut job) = self.jobs.remove(&seq) {
+            job.events.preempted(again);
+        }
+    }
+
+    /// A sequence came from another process and runs; told what that process told already, lest it is not heard in time.
+    pub(crate) fn attached(&mut self, seq: SeqId, prefilled: Event, now_us: u64) {
+        self.resumed(seq, now_us);
+        if let Some(job) = self.jobs.get_mut(&seq) {
+            job.events.emit(prefilled);
+        }
+    }
+
+    /// A sequence came from another process and runs; whatever it has was published.
+    pub(crate) fn resumed(&mut self, seq: SeqId, now_us: u64) {
+        if let Some(job) = self.jobs.get_mut(&seq) {
+            job.started_us.get_or_insert(now_us);
+            job.last_token_us = Some(now_us);
+            job.prefilled = true;
+        }
     }
 
     /// Forgets a sequence without an event.

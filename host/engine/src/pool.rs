@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use millrace_core::{PoolId, Stage};
+use millrace_core::Stage;
 use millrace_kv::{PageCounts, PagePool};
 use millrace_policy::Table;
 use millrace_scheduler::{DecodeScheduler, Draft, PolicyCall, PrefillScheduler, StepPlan, TenantLedger};
@@ -20,7 +20,6 @@ pub(crate) enum Scheduler {
 }
 
 pub(crate) struct Pool {
-    pub(crate) id: PoolId,
     pub(crate) name: String,
     pub(crate) scheduler: Scheduler,
     pub(crate) runner: StageRunner,

@@ -10,6 +10,8 @@ pub struct EngineSnapshot {
     pub lanes: Vec<LaneFacts>,
     pub pools: Vec<PoolFacts>,
     pub tenants: Vec<TenantFacts>,
+    /// Connections to engines of other processes.
+    pub links: Vec<LinkFacts>,
     pub counters: Counters,
     /// Of the steps that have ended, of all pools.
     pub step_tokens: TokenHistogram,
@@ -36,6 +38,27 @@ pub struct LaneFacts {
     /// Smoothed gap between tokens.
     pub itl_us: u32,
     pub healthy: bool,
+}
+
+/// One end of a connection between two engines.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LinkFacts {
+    pub lane: String,
+    /// Which end this is: `sends` or `receives` pages.
+    pub end: &'static str,
+    pub connected: bool,
+    /// Which life of the other process it was connected to last.
+    pub peer: Option<String>,
+    /// Sequences that are on their way.
+    pub open: usize,
+    /// Pages sent, or landed.
+    pub pages: u64,
+    pub sent_bytes: u64,
+    pub received_bytes: u64,
+    /// How often it was made.
+    pub connections: u64,
+    /// Messages of another life, or for pages that were no longer reserved: they changed nothing.
+    pub stale_messages: u64,
 }
 
 #[derive(Debug, Clone)]

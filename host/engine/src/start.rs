@@ -3,18 +3,20 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use millrace_core::{PoolId, Stage};
+use millrace_core::{Clock, PoolId, Stage};
 use millrace_kv::{PagePool, PoolOptions};
 use millrace_ops::{Backend, Wake};
-use millrace_scheduler::{DecodeScheduler, PrefillScheduler, TenantLedger};
+use millrace_policy::ScheduleSlot;
+use millrace_scheduler::{DecodeScheduler, PrefillScheduler, TenantLedger, TenantShare};
 
 use crate::devices::Devices;
-use crate::driver::{Driver, Lane};
+use crate::driver::{Driver, Ends, Lane};
 use crate::handle::{Hold, Inbox, LaneGate, Shared};
-use crate::handoff::{HandOff, Terms};
+use crate::handoff::{HandOff, Link, Terms};
 use crate::jobs::JobTable;
 use crate::pool::{Pool, Scheduler};
 use crate::runner::StageRunner;
+use crate::spec::SinkOf;
 use crate::step_times::StepTimes;
 use crate::{Counters, EngineError, EngineHandle, EngineSnapshot, EngineSpec, LaneSpec, PhaseTimes, PoolSpec, TokenHistogram};
 
@@ -30,46 +32,72 @@ const SERVICE_HALF_LIFE_US: u64 = 60_000_000;
 /// Where a pool cannot be allocated, or a lane's pools cannot hand off to each other.
 pub fn start(spec: EngineSpec) -> Result<EngineHandle, EngineError> {
     let gates = spec.lanes.iter().map(|lane| gate(lane, &spec.pools)).collect::<Result<Vec<_>, _>>()?;
-    let shared = Arc::new(Shared {
-        inbox: Inbox::default(),
-        gates,
-        draining: AtomicBool::new(false),
-        stopping: AtomicBool::new(false),
-        snapshot: Mutex::new(Arc::new(EngineSnapshot::default())),
-        clock: spec.clock.clone(),
-    });
-    let backends: Vec<Arc<dyn Backend>> = spec.pools.iter().map(|pool| pool.backend.clone()).collect();
-    let (devices, device_rows) = Devices::of(&backends);
-    let pools = (0..)
-        .map(PoolId)
-        .zip(spec.pools.iter().zip(device_rows))
-        .map(|(id, (pool, device))| build_pool(id, pool, device, spec.boot_nonce, &shared))
-        .collect::<Result<Vec<_>, _>>()?;
-    let lanes = spec
-        .lanes
-        .into_iter()
-        .map(|lane| build_lane(lane, &spec.pools, &pools, spec.boot_nonce))
-        .collect::<Result<Vec<_>, _>>()?;
-    let mut driver = Driver {
-        shared: shared.clone(),
-        pools,
-        lanes,
-        jobs: JobTable::default(),
-        tenants: spec.tenants.len(),
-        ledger: TenantLedger::new(&spec.tenants, SERVICE_HALF_LIFE_US),
-        schedule_generation: spec.schedule.generation(),
-        schedule: spec.schedule,
-        counters: Counters::default(),
-        step_tokens: TokenHistogram::default(),
-        devices,
-    };
-    driver.publish_snapshot();
-    std::thread::Builder::new()
-        .name("engine".into())
-        .stack_size(DRIVER_STACK_BYTES)
-        .spawn(move || driver.run())
-        .map_err(EngineError::Thread)?;
-    Ok(EngineHandle { shared })
+    let EngineSpec { pools: specs, lanes, tenants, schedule, clock, boot_nonce } = spec;
+    let parts = Parts { gates, tenants, schedule, clock, boot_nonce, sinks: None };
+    parts.start(&specs, |pools, _| lanes.into_iter().map(|lane| build_lane(lane, &specs, pools, boot_nonce)).collect())
+}
+
+/// What an engine has beside pools and lanes.
+pub(crate) struct Parts {
+    pub(crate) gates: Vec<LaneGate>,
+    pub(crate) tenants: Vec<TenantShare>,
+    pub(crate) schedule: Arc<ScheduleSlot>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) boot_nonce: u16,
+    pub(crate) sinks: Option<Box<SinkOf>>,
+}
+
+impl Parts {
+    /// Builds pools, then lanes out of them, and starts the driver.
+    pub(crate) fn start(
+        self,
+        specs: &[PoolSpec],
+        build_lanes: impl FnOnce(&[Pool], &Arc<Shared>) -> Result<Vec<Lane>, EngineError>,
+    ) -> Result<EngineHandle, EngineError> {
+        let shared = Arc::new(Shared {
+            inbox: Inbox::default(),
+            gates: self.gates,
+            draining: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+            snapshot: Mutex::new(Arc::new(EngineSnapshot::default())),
+            clock: self.clock,
+        });
+        let backends: Vec<Arc<dyn Backend>> = specs.iter().map(|pool| pool.backend.clone()).collect();
+        let (devices, device_rows) = Devices::of(&backends);
+        let pools = specs
+            .iter()
+            .zip(device_rows)
+            .map(|(pool, device)| build_pool(pool, device, self.boot_nonce, &shared))
+            .collect::<Result<Vec<_>, _>>()?;
+        let lanes = build_lanes(&pools, &shared)?;
+        let mut driver = Driver {
+            shared: shared.clone(),
+            pools,
+            lanes,
+            jobs: JobTable::default(),
+            tenants: self.tenants.len(),
+            ledger: TenantLedger::new(&self.tenants, SERVICE_HALF_LIFE_US),
+            schedule_generation: self.schedule.generation(),
+            schedule: self.schedule,
+            counters: Counters::default(),
+            step_tokens: TokenHistogram::default(),
+            devices,
+            sinks: self.sinks,
+        };
+        driver.publish_snapshot();
+        std::thread::Builder::new()
+            .name("engine".into())
+            .stack_size(DRIVER_STACK_BYTES)
+            .spawn(move || driver.run())
+            .map_err(EngineError::Thread)?;
+        Ok(EngineHandle { shared })
+    }
+}
+
+/// Wakes the driver.
+pub(crate) fn wake_of(shared: &Arc<Shared>) -> Wake {
+    let shared = Arc::downgrade(shared);
+    Arc::new(move || shared.upgrade().into_iter().for_each(|shared| shared.inbox.ring()))
 }
 
 fn pool_of<'a>(pools: &'a [PoolSpec], id: PoolId, stage: Stage, lane: &LaneSpec) -> Result<&'a PoolSpec, EngineError> {
@@ -100,7 +128,7 @@ fn wake(shared: &Arc<Shared>, ended_us: &Arc<AtomicU64>) -> Wake {
     })
 }
 
-fn build_pool(id: PoolId, spec: &PoolSpec, device: usize, boot_nonce: u16, shared: &Arc<Shared>) -> Result<Pool, EngineError> {
+fn build_pool(spec: &PoolSpec, device: usize, boot_nonce: u16, shared: &Arc<Shared>) -> Result<Pool, EngineError> {
     let options = PoolOptions { pages: spec.pages, page_tokens: spec.page_tokens, boot_nonce, zero_freed: spec.zero_freed };
     let failed = |why: String| EngineError::Pool { pool: spec.name.clone(), why };
     let mut pages = PagePool::new(options).map_err(|e| failed(e.to_string()))?;
@@ -113,7 +141,6 @@ fn build_pool(id: PoolId, spec: &PoolSpec, device: usize, boot_nonce: u16, share
     };
     let ended_us = Arc::new(AtomicU64::new(0));
     Ok(Pool {
-        id,
         name: spec.name.clone(),
         scheduler,
         runner: StageRunner::new(spec, wake(shared, &ended_us))?,
@@ -147,5 +174,7 @@ fn build_lane(lane: LaneSpec, specs: &[PoolSpec], pools: &[Pool], boot_nonce: u1
         return Err(EngineError::HandOff { lane: lane.name, refusal });
     }
     let hand_off = HandOff::new(from.runner.layout(), decode.backend.as_ref())?;
-    Ok(Lane { spec: lane, hand_off, ttft_us: 0, itl_us: 0 })
+    let ends = Ends { prefill: Some(lane.prefill.0 as usize), decode: Some(lane.decode.0 as usize) };
+    let link = Link::InProcess(Box::new(hand_off));
+    Ok(Lane { name: lane.name, precision: lane.precision, ends, link, ttft_us: 0, itl_us: 0 })
 }

@@ -20,6 +20,22 @@ impl TokenHistogram {
         self.sum = self.sum.saturating_add(u64::from(tokens));
     }
 
+    /// What another process counted; buckets that are missing are empty.
+    #[must_use]
+    pub fn of(counts: &[u64], sum: u64) -> Self {
+        let mut histogram = Self { sum, ..Self::default() };
+        histogram.counts.iter_mut().zip(counts).for_each(|(own, &count)| *own = count);
+        histogram
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn plus(mut self, other: &Self) -> Self {
+        self.counts.iter_mut().zip(other.counts).for_each(|(own, count)| *own = own.saturating_add(count));
+        self.sum = self.sum.saturating_add(other.sum);
+        self
+    }
+
     /// Per bucket, those of smaller buckets not included.
     #[must_use]
     pub fn counts(&self) -> &[u64] {

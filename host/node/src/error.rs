@@ -39,6 +39,10 @@ pub enum StartError {
     NoDevice(String),
     #[error("pool `{pool}`: no page of {page_bytes} bytes fits into its memory; raise `memory_mib` or lower `page_tokens`")]
     NoPages { pool: String, page_bytes: usize },
+    #[error("the configuration has no {stage} pool `{pool}`")]
+    NoSuchPool { pool: String, stage: millrace_core::Stage },
+    #[error("the engine process of pool `{pool}`: {why}")]
+    Process { pool: String, why: String },
     #[error("the policy engine: {0}")]
     PolicyEngine(#[from] millrace_policy_wasm::EngineError),
     #[error("policy.{kind}: {}: cannot be read: {why}; check `component`", path.display())]

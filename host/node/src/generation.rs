@@ -11,12 +11,13 @@
 use std::time::Duration;
 
 use millrace_core::{FinishReason, SeqId};
-use millrace_engine::{EngineHandle, Event, EventSink, JobError};
+use millrace_engine::{Event, EventSink, JobError};
 use millrace_tokenize::{Detokenizer, StopStrings};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use crate::admission::Place;
+use crate::engines::Engines;
 use crate::metrics::Outcome;
 use crate::request::{Finished, GenerateError, GenerationEvent, Started, TokenUsage};
 use crate::stopwatch::Stopwatch;
@@ -56,7 +57,7 @@ impl EventSink for Wire {
 pub(crate) struct Parts {
     pub(crate) started: Started,
     pub(crate) seq: SeqId,
-    pub(crate) engine: EngineHandle,
+    pub(crate) engine: Engines,
     pub(crate) place: Place,
     pub(crate) tokens: mpsc::UnboundedReceiver<Event>,
     pub(crate) detokenizer: Detokenizer,
@@ -136,7 +137,7 @@ enum Abort {
 
 struct Task {
     seq: SeqId,
-    engine: EngineHandle,
+    engine: Engines,
     place: Place,
     text: Text,
     watch: Stopwatch,

@@ -11,7 +11,11 @@
 
 mod admission;
 mod checkpoints;
+mod control;
+mod engine_process;
+mod engines;
 mod error;
+mod fleet;
 mod generation;
 mod ids;
 mod lanes;
@@ -29,7 +33,10 @@ mod submit;
 mod tenants;
 mod tokenizer;
 
+pub use engine_process::{Birth, EngineProcess};
+pub use engines::Engines;
 pub use error::{ReadmitError, StartError, SwapError};
+pub use fleet::ProcessFacts;
 pub use generation::Generation;
 pub use metrics::{CONTENT_TYPE as METRICS_CONTENT_TYPE, Counter, Metrics, StatusClasses};
 pub use millrace_config::Digest;

@@ -8,10 +8,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use millrace_config::Limits;
 use millrace_core::{Clock, PoolId};
-use millrace_engine::EngineHandle;
 use millrace_tokenize::{ChatTemplate, Tokenizer};
 
 use crate::admission::Admission;
+use crate::engines::Engines;
 use crate::error::ReadmitError;
 use crate::lanes::Lanes;
 use crate::metrics::{LaneLabels, Metrics, Scrape};
@@ -48,7 +48,7 @@ pub(crate) struct Inner {
     pub(crate) limits: Limits,
     pub(crate) request_timeout: Duration,
     pub(crate) admission: Arc<Admission>,
-    pub(crate) engine: EngineHandle,
+    pub(crate) engine: Engines,
     pub(crate) policies: Policies,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -95,7 +95,7 @@ impl Node {
         &self.inner.metrics
     }
 
-    pub fn engine(&self) -> &EngineHandle {
+    pub fn engine(&self) -> &Engines {
         &self.inner.engine
     }
 
@@ -153,7 +153,7 @@ impl Node {
         let pools = &self.inner.engine.snapshot().pools;
         let row = pools.iter().position(|facts| facts.name == pool).and_then(|row| u32::try_from(row).ok());
         let row = row.ok_or_else(|| ReadmitError::UnknownPool(pool.to_owned()))?;
-        let pages = self.inner.engine.readmit(PoolId(row))?;
+        let Some(pages) = self.inner.engine.readmit(PoolId(row), pool)? else { return Ok(0) };
         tracing::info!(target: "millrace::audit", pool, pages, "suspect pages readmitted");
         Ok(pages)
     }
@@ -181,6 +181,7 @@ impl Node {
             page_tokens: inner.page_tokens,
             slots: inner.policies.slot_labels(),
             engine: &inner.engine.snapshot(),
+            processes: inner.engine.processes(),
             waiting: inner.admission.waiting(),
             running: inner.admission.running(),
             ready: u8::from(self.is_ready()),

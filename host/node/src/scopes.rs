@@ -8,11 +8,11 @@
 
 use millrace_config::{Config, Tenant};
 use millrace_core::{LaneId, TenantId};
-use millrace_engine::PoolSpec;
 use millrace_kv::PrefixScope;
 use sha2::{Digest as _, Sha256};
 
 use crate::ids::random_u64;
+use crate::start::KnownPool;
 
 /// The scopes of all tenants in all lanes.
 #[derive(Debug)]
@@ -36,17 +36,17 @@ impl Scopes {
     ///
     /// # Errors
     /// Where the operating system gives no random numbers.
-    pub(crate) fn new(config: &Config, pools: &[PoolSpec]) -> Result<Self, String> {
+    pub(crate) fn new(config: &Config, pools: &[KnownPool]) -> Result<Self, String> {
         let mut secret = [0; 32];
         for part in secret.chunks_exact_mut(8) {
             part.copy_from_slice(&random_u64()?.to_le_bytes());
         }
-        let numerics = |(pool, row): (&PoolSpec, u32)| Numerics {
+        let numerics = |(pool, row): (&KnownPool, u32)| Numerics {
             pool: row,
-            weights: pool.weights_digest.clone(),
-            recipe: pool.precision.recipe.to_string(),
-            layout: pool.model.kv_layout(pool.kv, pool.page_tokens as usize).id(),
-            keeps: pool.prefixes.is_some(),
+            weights: pool.weights.clone(),
+            recipe: pool.recipe.clone(),
+            layout: pool.layout.clone(),
+            keeps: pool.keeps_prompts,
         };
         let numerics: Vec<Numerics> = pools.iter().zip(0..).map(numerics).collect();
         Ok(Self::of_pools(config, &secret, &numerics))

@@ -2,13 +2,14 @@
 //! quick to refuse is refused first.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use millrace_config::{Config, Device, DeviceKind, Model, Pool, PoolSize};
-use millrace_core::{Clock, Compute, KvFormat, PoolId, StageRecipe};
+use millrace_core::{Clock, Compute, KvFormat, LaneId, PoolId, StageRecipe};
 use millrace_cpu::{CpuBackend, CpuCompute, CpuOptions};
 use millrace_engine::{EngineSpec, LaneSpec, PoolSpec, TagChecks};
 use millrace_kv::{PrefixOptions, ZeroFreed};
@@ -19,7 +20,10 @@ use millrace_tokenize::{ChatTemplate, Tokenizer};
 
 use crate::admission::{Admission, TenantBounds};
 use crate::checkpoints::{Checkpoints, expand_home};
+use crate::control::Ready;
+use crate::engines::Engines;
 use crate::error::StartError;
+use crate::fleet::Fleet;
 use crate::ids::{Ids, MonotonicClock, random_u64};
 use crate::lanes::{Lanes, PoolFigures, tier};
 use crate::metrics::Metrics;
@@ -50,24 +54,24 @@ impl Node {
         let text = Text::load(checkpoints.own(), model)?;
         // Components are small: a policy that is refused is told before the weights are read.
         let policies = Policies::load(config, clock.clone())?;
-        let pools = load_pools(config, &checkpoints)?;
-        let figures = |pool: &PoolSpec| PoolFigures {
-            capacity_tokens: pool.pages.saturating_mul(pool.page_tokens),
-            weight_bytes: pool.model.weight_bytes() as u64,
-        };
-        let lanes = Lanes::new(config, &checkpoints.digest(), &pools.iter().map(figures).collect::<Vec<_>>());
-        let context_tokens = context(model, &pools, &lanes);
-        let scopes = Scopes::new(config, &pools).map_err(StartError::Random)?;
-        let page_tokens = pools.first().map_or(0, |pool| pool.page_tokens);
+        let within: Vec<usize> = (0..config.pools.len()).filter(|&row| !config.pools[row].process).collect();
+        let fleet = Fleet::start(config, clock.clone())?;
+        let pools = load_pools(config, &checkpoints, &within)?;
+        let known = known_pools(config, &pools, fleet.as_deref());
+        let lanes = Lanes::new(config, &checkpoints.digest(), &known.iter().map(|pool| pool.figures).collect::<Vec<_>>());
+        let context_tokens = context(model, &known, &lanes);
+        let scopes = Scopes::new(config, &known).map_err(StartError::Random)?;
+        let page_tokens = config.pools.first().map_or(0, |pool| pool.page_tokens);
+        let (homes, rows) = (lane_homes(config), pool_homes(config));
         let spec = EngineSpec {
             pools: pools.into_iter().map(|pool| PoolSpec { limits: bounded(pool.limits, context_tokens), ..pool }).collect(),
-            lanes: lane_specs(config),
-            tenants: config.tenants.iter().map(|t| TenantShare { weight: t.weight, tier: tier(t.tier) }).collect(),
+            lanes: lane_specs(config, &rows),
+            tenants: shares(config),
             schedule: policies.schedule().clone(),
             clock: clock.clone(),
             boot_nonce: boot_nonce()?,
         };
-        let engine = millrace_engine::start(spec)?;
+        let engine = Engines::new(millrace_engine::start(spec)?, fleet, homes, rows);
         tracing::info!(model = model.name, context_tokens, lanes = lanes.rows.len(), "the node is ready");
         let bounds: Vec<TenantBounds> =
             config.tenants.iter().map(|t| TenantBounds { max_waiting: t.max_waiting, max_running: t.max_running }).collect();
@@ -184,11 +188,18 @@ impl LoadedDevice {
     }
 }
 
-fn load_pools(config: &Config, checkpoints: &Checkpoints) -> Result<Vec<PoolSpec>, StartError> {
-    let mut devices = config.devices.iter().map(LoadedDevice::new).collect::<Result<Vec<_>, _>>()?;
-    let mut pools = Vec::with_capacity(config.pools.len());
-    for (pool, id) in config.pools.iter().zip(0..).map(|(pool, row)| (pool, PoolId(row))) {
-        let device = devices.get_mut(pool.device).ok_or_else(|| StartError::NoDevice(pool.name.clone()))?;
+/// Those of the given rows, in this order, on the devices that they need.
+pub(crate) fn load_pools(config: &Config, checkpoints: &Checkpoints, rows: &[usize]) -> Result<Vec<PoolSpec>, StartError> {
+    let mut devices: BTreeMap<usize, LoadedDevice> = BTreeMap::new();
+    let mut pools = Vec::with_capacity(rows.len());
+    for &row in rows {
+        let Some(pool) = config.pools.get(row) else { continue };
+        let id = PoolId(u32::try_from(row).unwrap_or(u32::MAX));
+        let described = config.devices.get(pool.device).ok_or_else(|| StartError::NoDevice(pool.name.clone()))?;
+        let device = match devices.entry(pool.device) {
+            Entry::Occupied(loaded) => loaded.into_mut(),
+            Entry::Vacant(place) => place.insert(LoadedDevice::new(described)?),
+        };
         let model = device.model(checkpoints.of(pool), pool.recipe)?;
         let layout = model.kv_layout(pool.kv, pool.page_tokens as usize);
         warn_of_scales(pool, &layout);
@@ -272,12 +283,83 @@ fn bounded(limits: StageLimits, context_tokens: u32) -> StageLimits {
     StageLimits { max_context: context_tokens, ..limits }
 }
 
-fn lane_specs(config: &Config) -> Vec<LaneSpec> {
+pub(crate) fn shares(config: &Config) -> Vec<TenantShare> {
+    config.tenants.iter().map(|t| TenantShare { weight: t.weight, tier: tier(t.tier) }).collect()
+}
+
+/// By pool of the configuration: its number among those of this process.
+fn pool_homes(config: &Config) -> Vec<Option<PoolId>> {
+    let mut next = (0..).map(PoolId);
+    config.pools.iter().map(|pool| if pool.process { None } else { next.next() }).collect()
+}
+
+/// By lane of the configuration: its number among those of this process.
+fn lane_homes(config: &Config) -> Vec<Option<LaneId>> {
+    let apart = |pool: PoolId| config.pools.get(pool.0 as usize).is_some_and(|pool| pool.process);
+    let mut next = (0..).map(LaneId);
+    config.lanes.iter().map(|lane| if apart(lane.prefill) { None } else { next.next() }).collect()
+}
+
+/// What is known of every pool of the configuration, wherever it runs.
+fn known_pools(config: &Config, within: &[PoolSpec], fleet: Option<&Fleet>) -> Vec<KnownPool> {
+    let mut within = within.iter();
+    let known = |(row, pool): (u32, &Pool)| {
+        if !pool.process {
+            return within.next().map(KnownPool::of).unwrap_or_default();
+        }
+        fleet.and_then(|fleet| fleet.ready(PoolId(row))).map(|ready| KnownPool::told(&ready, pool)).unwrap_or_default()
+    };
+    (0..).zip(&config.pools).map(known).collect()
+}
+
+/// A pool, once its model is loaded somewhere.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct KnownPool {
+    pub(crate) figures: PoolFigures,
+    /// Context of its model.
+    max_tokens: u32,
+    pub(crate) weights: String,
+    pub(crate) recipe: String,
+    pub(crate) layout: String,
+    pub(crate) keeps_prompts: bool,
+}
+
+impl KnownPool {
+    fn of(pool: &PoolSpec) -> Self {
+        Self {
+            figures: PoolFigures {
+                capacity_tokens: pool.pages.saturating_mul(pool.page_tokens),
+                weight_bytes: pool.model.weight_bytes() as u64,
+            },
+            max_tokens: u32::try_from(pool.model.max_tokens()).unwrap_or(u32::MAX),
+            weights: pool.weights_digest.clone(),
+            recipe: pool.precision.recipe.to_string(),
+            layout: pool.model.kv_layout(pool.kv, pool.page_tokens as usize).id(),
+            keeps_prompts: pool.prefixes.is_some(),
+        }
+    }
+
+    fn told(ready: &Ready, pool: &Pool) -> Self {
+        let capacity_tokens = ready.pages.saturating_mul(ready.page_tokens);
+        Self {
+            figures: PoolFigures { capacity_tokens, weight_bytes: ready.weight_bytes },
+            max_tokens: ready.max_tokens,
+            weights: ready.weights_digest.clone(),
+            recipe: pool.recipe.to_string(),
+            layout: ready.layout.clone(),
+            keeps_prompts: pool.prefix_cache,
+        }
+    }
+}
+
+/// Lanes of this process.
+fn lane_specs(config: &Config, pools: &[Option<PoolId>]) -> Vec<LaneSpec> {
+    let home = |pool: PoolId| pools.get(pool.0 as usize).copied().flatten();
     let spec = |lane: &millrace_config::Lane| {
         Some(LaneSpec {
             name: lane.name.clone(),
-            prefill: lane.prefill,
-            decode: lane.decode,
+            prefill: home(lane.prefill)?,
+            decode: home(lane.decode)?,
             precision: config.precision(lane)?,
             max_waiting: lane.max_waiting as usize,
         })
@@ -286,8 +368,8 @@ fn lane_specs(config: &Config) -> Vec<LaneSpec> {
 }
 
 /// Tokens of one sequence: the model's, the configuration's, and what the largest lane can hold.
-fn context(model: &Model, pools: &[PoolSpec], lanes: &Lanes) -> u32 {
-    let own = pools.iter().map(|pool| u32::try_from(pool.model.max_tokens()).unwrap_or(u32::MAX)).min().unwrap_or(0);
+fn context(model: &Model, pools: &[KnownPool], lanes: &Lanes) -> u32 {
+    let own = pools.iter().map(|pool| pool.max_tokens).min().unwrap_or(0);
     let configured = model.max_model_tokens.unwrap_or(u32::MAX);
     let held = lanes.rows.iter().map(|lane| lane.capacity_tokens).max().unwrap_or(0);
     let context = own.min(configured).min(held);
@@ -302,7 +384,7 @@ fn context(model: &Model, pools: &[PoolSpec], lanes: &Lanes) -> u32 {
 }
 
 /// Never 0, which is the tag of a page that was never handed out.
-fn boot_nonce() -> Result<u16, StartError> {
+pub(crate) fn boot_nonce() -> Result<u16, StartError> {
     let random = random_u64().map_err(StartError::Random)?;
     Ok(u16::try_from(random & 0xffff).unwrap_or(1).max(1))
 }

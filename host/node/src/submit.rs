@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_core::{LaneId, RequestId, SamplingParams, SeqId, TenantId};
-use millrace_engine::{EngineHandle, Event, Job, SubmitError};
+use millrace_engine::{Event, Job, SubmitError};
 use millrace_policy::{Ask, Choice, Decision, RouteRequest, kind};
 use millrace_tokenize::Detokenizer;
 use sha2::{Digest as _, Sha256};
@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
 use crate::admission::{NoPlace, Place};
+use crate::engines::Engines;
 use crate::generation::{Generation, Parts, Wire};
 use crate::ids::random_u64;
 use crate::lanes::Lane;
@@ -47,7 +48,7 @@ struct Placed {
     policies: PolicyGenerations,
     tokens: Option<mpsc::UnboundedReceiver<Event>>,
     seq: SeqId,
-    engine: EngineHandle,
+    engine: Engines,
 }
 
 impl Drop for Placed {

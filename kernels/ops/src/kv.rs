@@ -175,6 +175,23 @@ impl KvLayout {
         self.planes.iter().map(PlaneLayout::token_bytes).sum()
     }
 
+    /// The same planes in another format.
+    pub fn in_format(&self, format: KvFormat) -> Self {
+        let mut layout = self.clone();
+        layout.format = format;
+        layout.planes.iter_mut().for_each(|plane| plane.format = plane.kind.stored_in(format));
+        layout
+    }
+
+    /// How FP8 codes are scaled where their scales are not in the page: equal names, equal numbers.
+    pub fn scale_mode(&self) -> String {
+        if !self.latent_scales.calibrated() {
+            return "plain".to_owned();
+        }
+        let bits: Vec<String> = self.latent_scales.0.iter().map(|bits| format!("{bits:08x}")).collect();
+        format!("layers-{}", bits.join("-"))
+    }
+
     /// Whether pages of the two hold the same numbers in the same places but for their format.
     pub fn agrees_but_for_format(&self, other: &Self) -> bool {
         let reformatted = |layout: &Self| {

@@ -23,10 +23,10 @@ pub use format::{Activations, KvFormat, TensorFormat, WeightFormat};
 pub use fp8::{E4M3_MAX, e4m3_from_f32, e4m3_to_f32};
 pub use kv::{KvLayout, PlaneKind, PlaneLayout, PlaneShape, StaticScales};
 pub use op::{
-    ApplyTags, Attend, AttendLatent, CheckPoint, CheckTags, CombineRows, DispatchRows, Embed, ExpertBuffers, ExportPages,
-    GatherRows, ImportPages, KvCache, Linear, LinearExperts, LinearHeads, LinearMode, NormHeads, NormKind, Op, PageEntry,
-    PlaneColumns, PublishVerdicts, RmsNorm, Rope, RopePairs, RouteRows, RouteRule, RouteScoring, Sample, SamplerParams, Segment,
-    SelectTokens, Selection, SiluMul, StagedPage, StepBuffers, TagDelta, Upload, WriteKv, as_bytes,
+    ApplyTags, Attend, AttendLatent, CheckPoint, CheckTags, CombineRows, DispatchRows, Download, Embed, ExpertBuffers,
+    ExportPages, GatherRows, HostPieces, ImportPages, KvCache, Linear, LinearExperts, LinearHeads, LinearMode, NormHeads,
+    NormKind, Op, PageEntry, PlaneColumns, PublishVerdicts, RmsNorm, Rope, RopePairs, RouteRows, RouteRule, RouteScoring, Sample,
+    SamplerParams, Segment, SelectTokens, Selection, SiluMul, StagedPage, StepBuffers, TagDelta, Upload, WriteKv, as_bytes,
 };
 pub use record::{RowStatus, StepRecord};
 pub use scales::ScaleData;

@@ -91,6 +91,15 @@ fn check_ends(section: &mut Section<'_, '_>, prefill: &PoolRow<'_>, decode: &Poo
         );
         section.error_here(ErrorKind::Conflict, message, "give both pools the same page_tokens");
     }
+    if from.process != to.process {
+        let (apart, within) = if from.process { (from, to) } else { (to, from) };
+        let message = format!("pool `{}` is a process of its own, pool `{}` is not", apart.name, within.name);
+        section.error_here(ErrorKind::Conflict, message, "set `process` alike in both pools of a lane");
+    }
+    if from.process && !from.kv.becomes(to.kv) && from.page_tokens == to.page_tokens {
+        let message = format!("{} pages of pool `{}` cannot become {} pages of pool `{}`", from.kv, from.name, to.kv, to.name);
+        section.error_here(ErrorKind::Conflict, message, "give decode the format of prefill or a narrower one");
+    }
     if from.model != to.model {
         let message = format!("pools `{}` and `{}` have different models", from.name, to.name);
         section.error_here(ErrorKind::Conflict, message, "name two pools of one model");

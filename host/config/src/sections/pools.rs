@@ -65,6 +65,7 @@ fn pool(section: &mut Section<'_, '_>, name: &str, names: &Names<'_>) -> (Pool, 
     let pool = Pool {
         name: name.to_owned(),
         stage: stage.unwrap_or(Stage::Prefill),
+        process: section.flag("process", false),
         device: section.reference("device", &names.devices).unwrap_or(0),
         model: section.reference("model", &names.models).unwrap_or(0),
         checkpoint: section.text("checkpoint", "model-int4").map(|path| names.base.join(&path)),

@@ -16,7 +16,7 @@ pub(crate) enum HandOffEvent {
     /// A reserved page no longer carried its tag; the decode side has put its pages under suspicion.
     StaleTarget { seq: SeqId },
     /// The decode side can never take it.
-    Refused { seq: SeqId, why: NoRoom },
+    Refused { seq: SeqId, why: String },
     /// Cancelled by [`super::HandOff::cancel`] or [`super::HandOff::abandon`] while it was under way; the decode side is free of it.
     Cancelled { seq: SeqId },
 }
@@ -56,7 +56,7 @@ impl Transfer {
             End::Cancelled => HandOffEvent::Cancelled { seq },
             End::StaleSource => HandOffEvent::StaleSource { seq },
             End::StaleTarget => HandOffEvent::StaleTarget { seq },
-            End::Refused(why) => HandOffEvent::Refused { seq, why },
+            End::Refused(why) => HandOffEvent::Refused { seq, why: why.to_string() },
         }
     }
 }

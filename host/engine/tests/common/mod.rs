@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 mod failing;
+pub(crate) mod pair;
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -112,6 +113,31 @@ fn limits(setup: &Setup, stage: Stage) -> StageLimits {
     }
 }
 
+/// A model on its device.
+pub(crate) struct Loaded {
+    model: Arc<dyn Architecture>,
+    backend: Arc<dyn Backend>,
+    digest: String,
+}
+
+fn pool_spec(setup: &Setup, index: usize, stage: Stage, loaded: &Loaded) -> PoolSpec {
+    PoolSpec {
+        name: setup.pool_name(index),
+        stage,
+        precision: precision(setup, stage),
+        model: loaded.model.clone(),
+        backend: loaded.backend.clone(),
+        kv: precision(setup, stage).kv,
+        pages: setup.pages,
+        page_tokens: 16,
+        limits: limits(setup, stage),
+        zero_freed: ZeroFreed::Zero,
+        tag_checks: setup.tag_checks,
+        prefixes: setup.prefixes,
+        weights_digest: loaded.digest.clone(),
+    }
+}
+
 /// A running engine.
 pub(crate) struct Rig {
     pub(crate) engine: EngineHandle,
@@ -166,21 +192,9 @@ impl Rig {
         // Behind the model, whose loading takes queues of its own.
         let backend = wrap(strict);
         let precision = Precision { prefill: precision(&setup, Stage::Prefill), decode: precision(&setup, Stage::Decode) };
-        let pool = |(index, &stage): (usize, &Stage)| PoolSpec {
-            name: setup.pool_name(index),
-            stage,
-            precision: self::precision(&setup, stage),
-            model: model.clone(),
-            backend: backend.clone(),
-            kv: self::precision(&setup, stage).kv,
-            pages: setup.pages,
-            page_tokens: 16,
-            limits: limits(&setup, stage),
-            zero_freed: ZeroFreed::Zero,
-            tag_checks: setup.tag_checks,
-            prefixes: setup.prefixes,
-            weights_digest: checkpoint.digest().to_owned(),
-        };
+        let digest = checkpoint.digest().to_owned();
+        let loaded = Loaded { model, backend, digest };
+        let pool = |(index, &stage): (usize, &Stage)| pool_spec(&setup, index, stage, &loaded);
         let lane = |(index, &[prefill, decode]): (usize, &[u32; 2])| LaneSpec {
             name: if setup.lanes.len() == 1 { "only".into() } else { format!("lane{index}") },
             prefill: PoolId(prefill),

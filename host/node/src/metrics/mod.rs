@@ -8,6 +8,7 @@ mod exposition;
 mod histogram;
 mod policies;
 mod prefixes;
+mod processes;
 mod render;
 #[cfg(test)]
 mod tests;

@@ -4,10 +4,12 @@
 
 use millrace_engine::{EngineSnapshot, TokenHistogram};
 
+use crate::fleet::ProcessFacts;
+
 use super::exposition::{Exposition, Labels};
 use super::histogram::HistogramFacts;
 use super::policies::{SlotLabels, policies};
-use super::{Metrics, Outcome, prefixes};
+use super::{Metrics, Outcome, prefixes, processes};
 
 /// A lane as labels tell it.
 pub(crate) struct LaneLabels {
@@ -22,6 +24,7 @@ pub(crate) struct Scrape<'a> {
     pub(crate) page_tokens: u32,
     pub(crate) slots: Vec<SlotLabels>,
     pub(crate) engine: &'a EngineSnapshot,
+    pub(crate) processes: Vec<ProcessFacts>,
     pub(crate) waiting: u32,
     pub(crate) running: u32,
     pub(crate) ready: u8,
@@ -36,6 +39,8 @@ impl Metrics {
         engine(&mut out, scrape);
         pools(&mut out, scrape);
         prefixes::pages(&mut out, &scrape.engine.pools);
+        processes::links(&mut out, &scrape.engine.links);
+        processes::lives(&mut out, &scrape.processes);
         lanes(&mut out, scrape);
         policies(&mut out, &scrape.slots);
         self.server(&mut out, scrape);

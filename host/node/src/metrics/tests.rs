@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use millrace_core::{LaneId, Precision, Stage, StagePrecision, StageRecipe};
-use millrace_engine::{EngineSnapshot, LaneFacts, PoolFacts};
+use millrace_engine::{EngineSnapshot, LaneFacts, LinkFacts, PoolFacts};
 use millrace_ops::KvFormat;
 use millrace_policy::{
     BreakerSettings, FairSchedule, GuestMetric, GuestValue, LeastLoadedRoute, PolicyInfo, RouteLimits, RouteSlot, ScheduleSlot,
@@ -11,6 +11,7 @@ use millrace_policy::{
 use millrace_policy_wasm::RecordCounts;
 
 use super::*;
+use crate::fleet::ProcessFacts;
 use crate::shadow::ShadowReport;
 
 const LIST: &str = include_str!("../../METRICS.md");
@@ -56,7 +57,8 @@ fn snapshot() -> EngineSnapshot {
         last_rows: 2,
         healthy: true,
     };
-    EngineSnapshot { lanes: vec![lane], pools: vec![pool], ..EngineSnapshot::default() }
+    let link = LinkFacts { lane: "fast".to_owned(), end: "sends", connected: true, pages: 5, ..LinkFacts::default() };
+    EngineSnapshot { lanes: vec![lane], pools: vec![pool], links: vec![link], ..EngineSnapshot::default() }
 }
 
 fn slots() -> Vec<SlotLabels> {
@@ -103,6 +105,7 @@ fn rendered() -> String {
         page_tokens: 16,
         slots: slots(),
         engine: &engine,
+        processes: vec![ProcessFacts { pool: "p".to_owned(), stage: Stage::Decode, up: true, starts: 2, pid: Some(77) }],
         waiting: 3,
         running: 2,
         ready: 1,

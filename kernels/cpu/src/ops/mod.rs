@@ -3,6 +3,7 @@
 //! Knows neither queues nor threads.
 
 mod attend;
+mod download;
 mod embed;
 mod experts;
 mod fused;
@@ -41,6 +42,7 @@ pub(crate) fn lower(op: Op, compute: Compute) -> Result<Box<dyn Task>, BackendEr
     let arguments = Arguments { operation: op.name() };
     Ok(match op {
         Op::Upload(op) => Box::new(upload::UploadTask::new(arguments, op)?),
+        Op::Download(op) => Box::new(download::DownloadTask::new(arguments, op)?),
         Op::ApplyTags(op) => Box::new(tags::ApplyTagsTask::new(arguments, op)?),
         Op::CheckTags(op) => Box::new(tags::CheckTagsTask::new(arguments, op)?),
         Op::Embed(op) => Box::new(embed::EmbedTask::new(arguments, op)?),

@@ -13,7 +13,10 @@ mod step;
 
 pub use attention::{Attend, AttendLatent, SelectTokens, Selection};
 pub use experts::{CombineRows, DispatchRows, ExpertBuffers, LinearExperts, RouteRows, RouteRule, RouteScoring};
-pub use pages::{ApplyTags, CheckPoint, CheckTags, ExportPages, ImportPages, PlaneColumns, PublishVerdicts, Upload, WriteKv};
+pub use pages::{
+    ApplyTags, CheckPoint, CheckTags, Download, ExportPages, HostPieces, ImportPages, PlaneColumns, PublishVerdicts, Upload,
+    WriteKv,
+};
 pub use rows::{Embed, Linear, LinearHeads, LinearMode, NormHeads, NormKind, RmsNorm, Rope, RopePairs, SiluMul};
 pub use sampling::{GatherRows, Sample};
 pub use step::{KvCache, PageEntry, SamplerParams, Segment, StagedPage, StepBuffers, TagDelta, as_bytes};
@@ -22,6 +25,7 @@ pub use step::{KvCache, PageEntry, SamplerParams, Segment, StagedPage, StepBuffe
 #[derive(Debug, Clone)]
 pub enum Op {
     Upload(Upload),
+    Download(Download),
     ApplyTags(ApplyTags),
     CheckTags(CheckTags),
     Embed(Embed),
@@ -51,6 +55,7 @@ impl Op {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Upload(_) => "upload",
+            Self::Download(_) => "download",
             Self::ApplyTags(_) => "apply_tags",
             Self::CheckTags(_) => "check_tags",
             Self::Embed(_) => "embed",

@@ -1,5 +1,8 @@
 //! Operations on pages and tags: uploads, tag changes and checks, KV writes, the hand-off's copies. Know no arithmetic of a model.
 
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
 use super::{KvCache, StepBuffers};
 use crate::{Buffer, KvLayout};
 
@@ -9,6 +12,50 @@ pub struct Upload {
     pub to: Buffer,
     pub offset: usize,
     pub bytes: Vec<u8>,
+}
+
+/// Copies the first pieces of a device buffer to the host, in stream order; they are there once the submission has completed. For
+/// pages on their way to another process, never for a step.
+#[derive(Debug, Clone)]
+pub struct Download {
+    pub from: Buffer,
+    /// Of each piece; piece `i` begins at `i * piece_bytes`.
+    pub piece_bytes: usize,
+    pub to: HostPieces,
+}
+
+/// Where a download ends: host memory that the device fills and the host takes. A clone is the same memory.
+#[derive(Clone)]
+pub struct HostPieces(Arc<[Mutex<Vec<u8>>]>);
+
+impl HostPieces {
+    /// So many empty pieces.
+    pub fn new(count: usize) -> Self {
+        Self((0..count).map(|_| Mutex::default()).collect())
+    }
+
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// For the backend: the bytes of one piece.
+    pub fn put(&self, piece: usize, bytes: &[u8]) {
+        if let Some(held) = self.0.get(piece) {
+            *held.lock().unwrap_or_else(PoisonError::into_inner) = bytes.to_vec();
+        }
+    }
+
+    /// The bytes of one piece, which it loses; empty where nothing was put.
+    pub fn take(&self, piece: usize) -> Vec<u8> {
+        let held = self.0.get(piece).map(|held| held.lock().unwrap_or_else(PoisonError::into_inner));
+        held.map(|mut held| std::mem::take(&mut *held)).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for HostPieces {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HostPieces({})", self.0.len())
+    }
 }
 
 /// `tags[delta.page] = delta.tag` for the first `count` deltas, and zeroes pages where asked.

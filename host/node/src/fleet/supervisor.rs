@@ -1,0 +1,262 @@
+//! One engine process's life, again and again: start it, connect, tell it and its peers where they are, carry orders and reports,
+//! and when it ends, say so to everybody who has something with it.
+//!
+//! A process is over when it has exited; one that no longer answers is killed first. So nobody is told of an end that is none.
+
+use std::net::SocketAddr;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use millrace_core::Stage;
+use millrace_engine::JobError;
+use millrace_transfer::Incarnation;
+use millrace_transfer::tcp::{Channel, FrameReader, FrameWriter};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::process::{Child, ChildStdin, Command};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{Fleet, Member, ORDERS_AHEAD, lock};
+use crate::control::{Order, Ready, Report};
+use crate::engine_process::{Birth, CONTROL};
+
+/// From its start until a process listens.
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(30);
+/// Between an end and the next start: none at first, then doubled, up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// Who lived so long had not failed because it was started.
+const HEALTHY: Duration = Duration::from_secs(60);
+
+/// How one life ended.
+struct Ended {
+    incarnation: Option<Incarnation>,
+    was_ready: bool,
+    why: String,
+}
+
+/// Keeps one process running until the fleet stops.
+pub(super) async fn supervise(fleet: Arc<Fleet>, row: usize) {
+    let member = &fleet.members[row];
+    let mut stopping = fleet.stopping.subscribe();
+    let mut pause = Duration::ZERO;
+    loop {
+        let began = Instant::now();
+        let epoch = fleet.epoch.fetch_add(1, Ordering::Relaxed);
+        let ended = tokio::select! {
+            ended = live(&fleet, member, epoch) => ended,
+            // Dropping the life kills the process.
+            _ = stopping.wait_for(|stopping| *stopping) => return,
+        };
+        tracing::error!(pool = member.name, stage = %member.stage, why = ended.why, "an engine process ended; starting it again");
+        gone(&fleet, member, &ended);
+        member.first.send_if_modified(|first| {
+            let unknown = first.is_none();
+            if unknown {
+                *first = Some(Err(ended.why.clone()));
+            }
+            unknown
+        });
+        if ended.was_ready && began.elapsed() > HEALTHY || pause.is_zero() && ended.was_ready {
+            pause = FIRST_PAUSE;
+            continue;
+        }
+        pause = (pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+        tokio::select! {
+            () = sleep(pause) => {}
+            _ = stopping.wait_for(|stopping| *stopping) => return,
+        }
+    }
+}
+
+/// From start to end. The process is dead when this returns.
+async fn live(fleet: &Fleet, member: &Member, epoch: u64) -> Ended {
+    let unready = |why: String| Ended { incarnation: None, was_ready: false, why };
+    let (mut child, _stdin, address) = match start(fleet, member, epoch).await {
+        Ok(started) => started,
+        Err(why) => return unready(why),
+    };
+    {
+        let mut state = lock(&member.state);
+        (state.starts, state.pid) = (state.starts + 1, child.id());
+    }
+    let mut ended = match fleet.endpoint.connect(address, CONTROL).await {
+        Ok(channel) => tokio::select! {
+            ended = carry(fleet, member, channel, address) => ended,
+            status = child.wait() => exited(member, status),
+        },
+        Err(error) => unready(error.to_string()),
+    };
+    // It may be stopped, or talk nonsense: it must not go on beside the next one.
+    let _ = child.start_kill();
+    if let Ok(status) = child.wait().await {
+        ended.why = format!("{} ({status})", ended.why);
+    }
+    ended
+}
+
+fn exited(member: &Member, status: std::io::Result<std::process::ExitStatus>) -> Ended {
+    let state = lock(&member.state);
+    let why = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+    Ended { incarnation: state.incarnation, was_ready: state.orders.is_some(), why }
+}
+
+/// Starts the program itself with other arguments, and reads where it listens.
+async fn start(fleet: &Fleet, member: &Member, epoch: u64) -> Result<(Child, ChildStdin, SocketAddr), String> {
+    let program = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
+    let mut child = Command::new(program)
+        .args(["engine", &member.stage.to_string(), "-c", &fleet.config_file, "--pool", &member.name])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        // Signals of a terminal are the node's: it lets requests end before the engines do.
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|error| format!("cannot start it: {error}"))?;
+    let (mut stdin, stdout) = child.stdin.take().zip(child.stdout.take()).ok_or("it has no standard streams")?;
+    let birth = Birth { secret: fleet.secret.clone(), epoch };
+    stdin.write_all(birth.line().as_bytes()).await.map_err(|error| format!("cannot tell it the secret: {error}"))?;
+    stdin.flush().await.map_err(|error| error.to_string())?;
+    let mut lines = BufReader::new(stdout).lines();
+    let line = timeout(LISTEN_TIMEOUT, lines.next_line()).await.map_err(|_| "it does not say where it listens".to_owned())?;
+    let line = line.map_err(|error| error.to_string())?.ok_or("it ended before it listened; its log says why")?;
+    let address = line.strip_prefix("listening ").and_then(|address| address.parse().ok());
+    Ok((child, stdin, address.ok_or_else(|| format!("it says `{line}` where its address was due"))?))
+}
+
+/// Orders out, reports in, until the connection ends.
+async fn carry(fleet: &Fleet, member: &Member, channel: Channel, address: SocketAddr) -> Ended {
+    let (mut reader, mut writer) = channel.split();
+    let (orders, mut ordered) = mpsc::channel(ORDERS_AHEAD);
+    let mut incarnation = None;
+    let reading = read(fleet, member, &mut reader, (orders, address), &mut incarnation);
+    let writing = write(&mut writer, &mut ordered);
+    let why = tokio::select! {
+        why = reading => why,
+        why = writing => why,
+    };
+    Ended { incarnation, was_ready: incarnation.is_some(), why }
+}
+
+async fn read(
+    fleet: &Fleet,
+    member: &Member,
+    reader: &mut FrameReader,
+    (orders, address): (mpsc::Sender<Order>, SocketAddr),
+    incarnation: &mut Option<Incarnation>,
+) -> String {
+    loop {
+        let frame = match reader.next().await {
+            Ok(frame) => frame,
+            Err(error) => return error.to_string(),
+        };
+        match Report::decode(&frame) {
+            Ok(Report::Ready(ready)) => {
+                *incarnation = Some(ready.incarnation);
+                up(fleet, member, *ready, &orders, address);
+            }
+            Ok(Report::Facts(facts)) => lock(&member.state).facts = Some(*facts),
+            Ok(Report::Readmitted(pages)) => {
+                tracing::info!(target: "millrace::audit", pool = member.name, pages, "suspect pages readmitted");
+            }
+            Ok(Report::Sequence(seq, event)) => {
+                let errands = lock(&fleet.jobs).hear(member.pool, seq, event);
+                fleet.run(errands);
+            }
+            Err(error) => return format!("its report cannot be read: {error}"),
+        }
+    }
+}
+
+async fn write(writer: &mut FrameWriter, ordered: &mut mpsc::Receiver<Order>) -> String {
+    loop {
+        let frame = match timeout(FrameWriter::KEEP_ALIVE, ordered.recv()).await {
+            Ok(Some(order)) => order.encode(),
+            Ok(None) => return "it takes no orders".to_owned(),
+            Err(_) => Vec::new(),
+        };
+        if let Err(error) = writer.write(&frame).await {
+            return error.to_string();
+        }
+        if ordered.is_empty()
+            && let Err(error) = writer.flush().await
+        {
+            return error.to_string();
+        }
+    }
+}
+
+/// The process is loaded: it takes orders from now on, and its peers learn where it is.
+fn up(fleet: &Fleet, member: &Member, ready: Ready, orders: &mpsc::Sender<Order>, address: SocketAddr) {
+    tracing::info!(
+        pool = member.name,
+        stage = %member.stage,
+        incarnation = %ready.incarnation,
+        loading_ms = ready.loading_us / 1000,
+        "an engine process is ready"
+    );
+    let later = {
+        let mut state = lock(&member.state);
+        state.orders = Some(orders.clone());
+        state.incarnation = Some(ready.incarnation);
+        state.address = Some(address);
+        std::mem::take(&mut state.later)
+    };
+    for lane in fleet.lanes.iter().flatten() {
+        let decode_at = if lane.decode == member.pool {
+            Some(address)
+        } else if lane.prefill == member.pool {
+            fleet.member(lane.decode).and_then(|decode| lock(&decode.state).address)
+        } else {
+            None
+        };
+        if let Some(address) = decode_at {
+            tell(fleet, lane.prefill, Order::Peer { lane: lane.name.clone(), address });
+        }
+    }
+    let wanted = |errand: &super::Errand| match errand {
+        super::Errand::Submit(_, submission) => lock(&fleet.jobs).wants(submission.seq),
+        super::Errand::Abort(..) => false,
+    };
+    fleet.run(later.into_iter().filter(wanted).collect());
+    member.first.send_if_modified(|first| {
+        let unknown = first.is_none();
+        if unknown {
+            *first = Some(Ok(ready));
+        }
+        unknown
+    });
+}
+
+/// The process is dead: its peers learn that, and its sequences end or begin anew.
+fn gone(fleet: &Fleet, member: &Member, ended: &Ended) {
+    {
+        let mut state = lock(&member.state);
+        (state.orders, state.address, state.pid, state.incarnation) = (None, None, None, None);
+        state.count_life();
+    }
+    if let Some(peer) = ended.incarnation {
+        for lane in fleet.lanes.iter().flatten() {
+            let other = match member.stage {
+                Stage::Prefill if lane.prefill == member.pool => lane.decode,
+                Stage::Decode if lane.decode == member.pool => lane.prefill,
+                _ => continue,
+            };
+            tell(fleet, other, Order::PeerDead { lane: lane.name.clone(), peer });
+        }
+    }
+    let why = JobError::Device(format!("the engine process of pool `{}` ended: {}", member.name, ended.why));
+    let errands = lock(&fleet.jobs).lost(member.pool, &why);
+    fleet.run(errands);
+}
+
+fn tell(fleet: &Fleet, pool: millrace_core::PoolId, order: Order) {
+    let orders = fleet.member(pool).and_then(|member| lock(&member.state).orders.clone());
+    if let Some(orders) = orders
+        && orders.try_send(order).is_err()
+    {
+        tracing::error!(%pool, "an engine process takes no orders");
+    }
+}

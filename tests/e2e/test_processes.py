@@ -1,0 +1,150 @@
+"""Prefill and decode as processes of their own: the same answers, and what is left when one of them is killed."""
+
+import concurrent.futures
+import os
+import re
+import signal
+import threading
+import time
+
+import pytest
+from conftest import MODEL
+
+POOLS = """
+[model.smollm2]
+name = "smollm2-135m"
+path = "{model}"
+
+[device.one]
+threads = 1
+
+[device.two]
+threads = 1
+
+[pool.prefill]
+stage = "prefill"
+process = {process}
+device = "one"
+recipe = "int8"
+pages = 256
+
+[pool.decode]
+stage = "decode"
+process = {process}
+device = "two"
+recipe = "int4"
+kv = "{kv}"
+pages = 256
+max_sequences = 16
+
+[lane.fast]
+prefill = "prefill"
+decode = "decode"
+"""
+
+PROMPTS = [f"Tell me something about the number {n}. " + "It is known that " * (7 * n) for n in range(1, 7)]
+
+
+def pools(process, kv="fp8"):
+    return POOLS.format(model=MODEL, process=str(process).lower(), kv=kv)
+
+
+def one_process(kv="fp8"):
+    """Both pools in one process, on one device: an in-process hand-off needs one."""
+    return pools(False, kv).replace('device = "two"', 'device = "one"')
+
+
+def processes(server):
+    """Pid of each engine process, by pool, as the metrics tell."""
+    text = server.get("/metrics").body.decode()
+    found = re.findall(r'^millrace_engine_process_pid\{pool="([^"]+)"[^}]*\} (\d+)', text, re.M)
+    return {pool: int(pid) for pool, pid in found}
+
+
+def answers(server, tokens=24):
+    with concurrent.futures.ThreadPoolExecutor(len(PROMPTS)) as workers:
+        results = list(workers.map(lambda p: server.complete(p, max_tokens=tokens), PROMPTS))
+    assert [r.status for r in results] == [200] * len(PROMPTS), [r.body for r in results]
+    return [r.json["choices"][0]["text"] for r in results]
+
+
+@pytest.mark.parametrize("kv", ["fp8", "bf16"])
+def test_two_processes_answer_as_one_does(start, kv):
+    alone = answers(start(pools=one_process(kv)))
+    server = start(pools=pools(True, kv))
+    assert answers(server) == alone
+    assert set(processes(server)) == {"prefill", "decode"}
+    assert server.metric("millrace_handoffs_total") > 0
+    assert server.metric("millrace_link_connected") == 2
+    server.wait_for(lambda: server.pages_in_use() == 0)
+
+
+def load(server, stop, outcomes):
+    """Asks until told to stop; notes what became of each request."""
+    body = {"model": "smollm2-135m", "temperature": 0, "max_tokens": 48, "ignore_eos": True}
+    turn = 0
+    while not stop.is_set():
+        turn += 1
+        try:
+            answer = server.post("/v1/completions", body | {"prompt": PROMPTS[turn % len(PROMPTS)]})
+            outcomes.append(answer.status)
+            if answer.status != 200:
+                assert answer.status in (429, 500, 503), answer.body
+                time.sleep(0.02)
+        except OSError as error:
+            outcomes.append(repr(error))
+
+
+@pytest.mark.parametrize("victim", ["prefill", "decode"])
+def test_a_killed_engine_costs_its_requests_alone(start, victim):
+    server = start(pools=pools(True))
+    before = answers(server)
+    survivor = "decode" if victim == "prefill" else "prefill"
+    stop, outcomes = threading.Event(), []
+    clients = [threading.Thread(target=load, args=(server, stop, outcomes)) for _ in range(6)]
+    for client in clients:
+        client.start()
+    kept = processes(server)[survivor]
+    back_s = []
+    try:
+        for round in range(5):
+            time.sleep(0.2 + 0.13 * round)
+            pid = processes(server)[victim]
+            os.kill(pid, signal.SIGKILL)
+            killed = time.monotonic()
+            server.wait_for(lambda: processes(server).get(victim, pid) != pid, patience_s=20)
+            server.wait_for(lambda: server.get("/ready").status == 200, patience_s=20)
+            server.wait_for(lambda: server.complete("hi", max_tokens=1).status == 200, patience_s=20)
+            back_s.append(time.monotonic() - killed)
+    finally:
+        stop.set()
+        for client in clients:
+            client.join()
+    loading_ms = [int(ms) for ms in re.findall(r"loading_ms=(\d+)", server.log())]
+    print(f"{victim}: serving again after {[round(s, 2) for s in back_s]} s, of which loading {loading_ms[4:]} ms")
+    assert processes(server)[survivor] == kept, "the other engine went on"
+    assert outcomes.count(200) > 0 and all(isinstance(outcome, int) for outcome in outcomes), outcomes
+    assert answers(server) == before
+    server.wait_for(lambda: server.pages_in_use() == 0)
+    server.wait_for(lambda: server.metric("vllm:num_requests_running") == 0)
+
+
+def test_engines_end_with_their_server(start):
+    server = start(pools=pools(True))
+    pids = list(processes(server).values())
+    server.process.kill()
+    server.process.wait()
+
+    def gone(pid):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        # A container without an init keeps the dead.
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0] == "Z"
+
+    deadline = time.monotonic() + 10
+    while not all(gone(pid) for pid in pids):
+        assert time.monotonic() < deadline, "an engine process is left"
+        time.sleep(0.05)
