@@ -22,6 +22,8 @@ mod snapshot;
 mod spec;
 mod start;
 mod step_times;
+#[cfg(feature = "fault-injection")]
+mod stepped;
 mod token_histogram;
 
 pub use error::{EngineError, ReadmitError};
@@ -32,4 +34,6 @@ pub use phases::PhaseTimes;
 pub use snapshot::{Counters, EngineSnapshot, LaneFacts, PoolFacts, TenantFacts};
 pub use spec::{EngineSpec, LaneSpec, PoolSpec, TagChecks};
 pub use start::start;
+#[cfg(feature = "fault-injection")]
+pub use stepped::{Place, RunningStep, SteppedEngine};
 pub use token_histogram::TokenHistogram;

@@ -1,4 +1,5 @@
-//! Builds an engine from its spec and starts the driver thread. Checks that every lane's hand-off is possible before anything runs.
+//! Builds an engine from its spec, and starts the driver thread where it is to have one. Checks that every lane's hand-off is possible
+//! before anything runs.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -29,6 +30,18 @@ const SERVICE_HALF_LIFE_US: u64 = 60_000_000;
 /// # Errors
 /// Where a pool cannot be allocated, or a lane's pools cannot hand off to each other.
 pub fn start(spec: EngineSpec) -> Result<EngineHandle, EngineError> {
+    let driver = build(spec)?;
+    let shared = driver.shared.clone();
+    std::thread::Builder::new()
+        .name("engine".into())
+        .stack_size(DRIVER_STACK_BYTES)
+        .spawn(move || driver.run())
+        .map_err(EngineError::Thread)?;
+    Ok(EngineHandle { shared })
+}
+
+/// Everything but the thread.
+pub(crate) fn build(spec: EngineSpec) -> Result<Driver, EngineError> {
     let gates = spec.lanes.iter().map(|lane| gate(lane, &spec.pools)).collect::<Result<Vec<_>, _>>()?;
     let shared = Arc::new(Shared {
         inbox: Inbox::default(),
@@ -64,12 +77,7 @@ pub fn start(spec: EngineSpec) -> Result<EngineHandle, EngineError> {
         devices,
     };
     driver.publish_snapshot();
-    std::thread::Builder::new()
-        .name("engine".into())
-        .stack_size(DRIVER_STACK_BYTES)
-        .spawn(move || driver.run())
-        .map_err(EngineError::Thread)?;
-    Ok(EngineHandle { shared })
+    Ok(driver)
 }
 
 fn pool_of<'a>(pools: &'a [PoolSpec], id: PoolId, stage: Stage, lane: &LaneSpec) -> Result<&'a PoolSpec, EngineError> {
