@@ -18,6 +18,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("scheduler", &["core", "kv", "policy"]),
     ("transfer", &[]),
     ("engine", &["core", "ops", "kv", "model", "policy", "scheduler", "transfer"]),
+    ("sim", &["core", "ops", "cpu", "kv", "model", "policy", "policy-wasm", "scheduler", "engine"]),
     (
         "node",
         &[
@@ -52,6 +53,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "policy-wasm",
             "scheduler",
             "engine",
+            "sim",
             "node",
             "api",
         ],
@@ -71,6 +73,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "policy-wasm",
             "scheduler",
             "engine",
+            "sim",
             "node",
             "api",
             "cli",

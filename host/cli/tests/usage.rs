@@ -43,6 +43,27 @@ const POLICY: [(&str, &[&str], &str); 10] = [
     ("policy inspect", &[], "<FILE>"),
 ];
 
+const ENGINES: [(&str, &[&str], &str); 4] = [
+    ("engine prefill", &["--pool", "p"], "--config"),
+    ("engine decode", &["-c", "/nowhere.toml", "--pool", "p"], "/nowhere.toml"),
+    ("simulate", &["--rate", "1001"], "--rate"),
+    ("simulate", &["--faults", "rain"], "rain"),
+];
+
+/// Runs a command with arguments that are refused; `named` is what the message is about.
+fn refuses(command: &str, more: &[&str], named: &str) {
+    let args: Vec<&str> = command.split(' ').chain(more.iter().copied()).collect();
+    let output = millrace(&args);
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {message}");
+    // Notes about files that were opened on the way may stand before it.
+    let error = message.lines().position(|line| line.starts_with("error: "));
+    let told = message.lines().skip(error.unwrap_or_else(|| panic!("{args:?}: {message}"))).collect::<Vec<_>>().join("\n");
+    assert!(!message.contains("error: error:"), "{args:?}: {message}");
+    assert!(told.contains(named), "{args:?}: {named} in {message}");
+    assert!(output.stdout.is_empty(), "{args:?}");
+}
+
 #[test]
 fn every_command_refuses_wrong_usage_alike() {
     let (model, config) = (repository("host/model/tests/data/llama-bf16"), repository("examples/configs/glm-5.2.json"));
@@ -96,21 +117,13 @@ fn every_command_refuses_wrong_usage_alike() {
         ("bench serve", vec!["--url", "http://127.0.0.1:1"], "--model"),
         ("bench serve", vec!["--model", "m", "--url", "https://127.0.0.1:1"], "https is not spoken here"),
     ];
+    let elsewhere = POLICY.iter().chain(&ENGINES);
     let mut seen = BTreeSet::new();
     for (command, more, named) in
-        cases.iter().cloned().chain(POLICY.map(|(command, more, named)| (command, more.to_vec(), named)))
+        cases.iter().map(|(command, more, named)| (*command, more.as_slice(), *named)).chain(elsewhere.copied())
     {
-        seen.insert((*command).to_owned());
-        let args: Vec<&str> = command.split(' ').chain(more.iter().copied()).collect();
-        let output = millrace(&args);
-        let message = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{args:?}: {message}");
-        // Notes about files that were opened on the way may stand before it.
-        let error = message.lines().position(|line| line.starts_with("error: "));
-        let told = message.lines().skip(error.unwrap_or_else(|| panic!("{args:?}: {message}"))).collect::<Vec<_>>().join("\n");
-        assert!(!message.contains("error: error:"), "{args:?}: {message}");
-        assert!(told.contains(named), "{args:?}: {named} in {message}");
-        assert!(output.stdout.is_empty(), "{args:?}");
+        seen.insert(command.to_owned());
+        refuses(command, more, named);
     }
     assert_eq!(seen, commands(), "every command has its cases");
     for unknown in [&["brew"][..], &["keys", "brew"], &["eval", "brew"], &["bench", "brew"], &["policy", "brew"]] {

@@ -65,12 +65,22 @@ pub(crate) struct Driver {
 impl Driver {
     pub(crate) fn run(mut self) {
         while !self.shared.stopping.load(Ordering::Acquire) {
-            for command in self.shared.inbox.take(IDLE_WAIT) {
-                self.obey(command);
-            }
-            self.pass();
-            self.publish_snapshot();
+            self.turn(IDLE_WAIT);
         }
+        self.end();
+    }
+
+    /// One turn of the loop: hears what was asked for, waiting at most so long for something to happen, and does what it can do now.
+    pub(crate) fn turn(&mut self, wait: Duration) {
+        for command in self.shared.inbox.take(wait) {
+            self.obey(command);
+        }
+        self.pass();
+        self.publish_snapshot();
+    }
+
+    /// Whoever is still owed an end hears that the engine goes down.
+    pub(crate) fn end(&mut self) {
         self.jobs.fail_all(&JobError::ShuttingDown, |_| true);
     }
 

@@ -1,4 +1,4 @@
-//! Breaking things on purpose, and looking whether all is whole, for tests (feature `fault-injection`, never in a release build).
+//! Breaking things on purpose, and looking whether all is whole, for tests and the simulator (feature `fault-injection`).
 
 use millrace_core::SeqId;
 

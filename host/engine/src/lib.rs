@@ -23,6 +23,8 @@ mod spec;
 mod stage;
 mod start;
 mod step_times;
+#[cfg(feature = "fault-injection")]
+mod stepped;
 mod token_histogram;
 
 pub use error::{EngineError, ReadmitError};
@@ -34,4 +36,6 @@ pub use snapshot::{Counters, EngineSnapshot, LaneFacts, LinkFacts, PoolFacts, Te
 pub use spec::{EngineSpec, LaneSpec, PoolSpec, SinkOf, StageLane, StageSpec, TagChecks};
 pub use stage::start_stage;
 pub use start::start;
+#[cfg(feature = "fault-injection")]
+pub use stepped::{Place, RunningStep, SteppedEngine};
 pub use token_histogram::TokenHistogram;

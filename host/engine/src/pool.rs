@@ -121,7 +121,7 @@ impl Pool {
     }
 
     /// The logical half of its memory.
-    fn pages(&self) -> &PagePool {
+    pub(crate) fn pages(&self) -> &PagePool {
         match &self.scheduler {
             Scheduler::Prefill(s) => s.pool(),
             Scheduler::Decode(s) => s.pool(),

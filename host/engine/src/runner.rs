@@ -49,6 +49,8 @@ pub(crate) struct StageRunner {
     max_sequences: usize,
     table_entries: usize,
     programs: Programs,
+    /// A write found a page that is another's, and no head check clears what it flagged.
+    flags_left: bool,
     in_flight: Option<InFlight>,
 }
 
@@ -93,6 +95,7 @@ impl StageRunner {
             max_sequences,
             table_entries,
             programs: Programs::default(),
+            flags_left: false,
             in_flight: None,
         })
     }
@@ -117,6 +120,12 @@ impl StageRunner {
     /// When the running step was launched, and its tokens.
     pub(crate) fn running(&self) -> Option<(u64, u32)> {
         self.in_flight.as_ref().map(|step| (step.launched_us, step.tokens))
+    }
+
+    /// The running step's submission and its rows' sequences, in order.
+    #[cfg(feature = "fault-injection")]
+    pub(crate) fn running_rows(&self) -> Option<(Ticket, Vec<millrace_core::SeqId>)> {
+        self.in_flight.as_ref().map(|step| (step.ticket, step.rows.iter().map(|&(seq, _)| seq).collect()))
     }
 
     /// Whether the running step has passed the device.
@@ -145,6 +154,9 @@ impl StageRunner {
         sampling: impl Fn(usize) -> Option<&'a SamplingParams>,
     ) -> u64 {
         self.apply_changes(&plan.changes);
+        if std::mem::take(&mut self.flags_left) {
+            self.upload(&self.buffers.verdicts.clone(), &as_bytes(&vec![0u32; self.max_sequences]));
+        }
         let inputs = StepInputs::of(plan, sampling);
         debug_assert!(inputs.tokens.len() <= self.max_rows && plan.rows.len() <= self.max_sequences, "plan within limits");
         // As dense as this step allows: the stride is part of the arguments.
@@ -199,12 +211,10 @@ impl StageRunner {
             };
             Outcome { seq, epoch, token: record.token(), status }
         };
-        Ok(Finished {
-            step: step.step,
-            launched_us: step.launched_us,
-            tokens: step.tokens,
-            outcomes: step.rows.iter().zip(&records).map(outcome).collect(),
-        })
+        let outcomes: Vec<Outcome> = step.rows.iter().zip(&records).map(outcome).collect();
+        let stale = outcomes.iter().any(|outcome| outcome.status == OutcomeStatus::StalePage);
+        self.flags_left = stale && self.tag_checks == TagChecks::Off;
+        Ok(Finished { step: step.step, launched_us: step.launched_us, tokens: step.tokens, outcomes })
     }
 
     /// The queue has failed: whatever step it was given ends without outcomes.

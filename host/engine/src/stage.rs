@@ -8,7 +8,7 @@ use crate::driver::{Ends, Lane};
 use crate::handle::LaneGate;
 use crate::handoff::{Link, LinkSpec, Receiving, Sending, terms};
 use crate::pool::Pool;
-use crate::start::{Parts, wake_of};
+use crate::start::{Parts, spawn, wake_of};
 use crate::{EngineError, EngineHandle, PoolSpec, StageLane, StageSpec};
 
 /// Starts an engine of one stage; it runs until [`EngineHandle::stop`].
@@ -19,14 +19,15 @@ pub fn start_stage(spec: StageSpec) -> Result<EngineHandle, EngineError> {
     let StageSpec { pools, lanes, tenants, schedule, clock, boot_nonce, sinks } = spec;
     let gates = lanes.iter().map(|lane| gate(lane, &pools)).collect::<Result<Vec<_>, _>>()?;
     let parts = Parts { gates, tenants, schedule, clock, boot_nonce, sinks: Some(sinks) };
-    parts.start(&pools, |built, shared| {
+    let driver = parts.build(&pools, |built, shared| {
         let rows = (0..).map(LaneId).zip(lanes);
         rows.map(|(id, lane)| {
             lane.port.bell().hang(wake_of(shared));
             build_lane(id, lane, &pools, built)
         })
         .collect()
-    })
+    })?;
+    spawn(driver)
 }
 
 fn pool_of<'a>(lane: &StageLane, pools: &'a [PoolSpec]) -> Result<&'a PoolSpec, EngineError> {

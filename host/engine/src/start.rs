@@ -1,4 +1,5 @@
-//! Builds an engine from its spec and starts the driver thread. Checks that every lane's hand-off is possible before anything runs.
+//! Builds an engine from its spec, and starts the driver thread where it is to have one. Checks that every lane's hand-off is possible
+//! before anything runs.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -31,10 +32,26 @@ const SERVICE_HALF_LIFE_US: u64 = 60_000_000;
 /// # Errors
 /// Where a pool cannot be allocated, or a lane's pools cannot hand off to each other.
 pub fn start(spec: EngineSpec) -> Result<EngineHandle, EngineError> {
+    spawn(build(spec)?)
+}
+
+/// Gives a driver its thread.
+pub(crate) fn spawn(driver: Driver) -> Result<EngineHandle, EngineError> {
+    let shared = driver.shared.clone();
+    std::thread::Builder::new()
+        .name("engine".into())
+        .stack_size(DRIVER_STACK_BYTES)
+        .spawn(move || driver.run())
+        .map_err(EngineError::Thread)?;
+    Ok(EngineHandle { shared })
+}
+
+/// Everything but the thread.
+pub(crate) fn build(spec: EngineSpec) -> Result<Driver, EngineError> {
     let gates = spec.lanes.iter().map(|lane| gate(lane, &spec.pools)).collect::<Result<Vec<_>, _>>()?;
     let EngineSpec { pools: specs, lanes, tenants, schedule, clock, boot_nonce } = spec;
     let parts = Parts { gates, tenants, schedule, clock, boot_nonce, sinks: None };
-    parts.start(&specs, |pools, _| lanes.into_iter().map(|lane| build_lane(lane, &specs, pools, boot_nonce)).collect())
+    parts.build(&specs, |pools, _| lanes.into_iter().map(|lane| build_lane(lane, &specs, pools, boot_nonce)).collect())
 }
 
 /// What an engine has beside pools and lanes.
@@ -48,12 +65,12 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// Builds pools, then lanes out of them, and starts the driver.
-    pub(crate) fn start(
+    /// Builds pools, then lanes out of them.
+    pub(crate) fn build(
         self,
         specs: &[PoolSpec],
         build_lanes: impl FnOnce(&[Pool], &Arc<Shared>) -> Result<Vec<Lane>, EngineError>,
-    ) -> Result<EngineHandle, EngineError> {
+    ) -> Result<Driver, EngineError> {
         let shared = Arc::new(Shared {
             inbox: Inbox::default(),
             gates: self.gates,
@@ -85,12 +102,7 @@ impl Parts {
             sinks: self.sinks,
         };
         driver.publish_snapshot();
-        std::thread::Builder::new()
-            .name("engine".into())
-            .stack_size(DRIVER_STACK_BYTES)
-            .spawn(move || driver.run())
-            .map_err(EngineError::Thread)?;
-        Ok(EngineHandle { shared })
+        Ok(driver)
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod changes;
 mod error;
+mod guards;
 mod invariants;
 mod page;
 mod pool;
@@ -17,6 +18,8 @@ mod tag;
 mod tree;
 
 pub use error::KvError;
+#[cfg(any(test, feature = "fault-injection"))]
+pub use guards::Guard;
 pub use page::PageCounts;
 pub use pool::{PagePool, PoolOptions, ZeroFreed};
 pub use prefix::{PrefixCounters, PrefixOptions, PrefixOwner, PrefixScope, Prompt};

@@ -57,6 +57,8 @@ pub struct PagePool {
     suspicions: u64,
     /// `None`: no page outlives its sequence.
     pub(crate) prefixes: Option<PrefixCache>,
+    #[cfg(any(test, feature = "fault-injection"))]
+    pub(crate) guards_off: crate::guards::GuardsOff,
 }
 
 impl PagePool {
@@ -83,6 +85,8 @@ impl PagePool {
             counts: PageCounts { total: pages, free: pages, ..PageCounts::default() },
             suspicions: 0,
             prefixes: None,
+            #[cfg(any(test, feature = "fault-injection"))]
+            guards_off: crate::guards::GuardsOff::default(),
         })
     }
 
@@ -144,6 +148,7 @@ impl PagePool {
             return Err(KvError::Duplicate(pair[0]));
         }
         for &PageRef { page, .. } in pages {
+            let after_step = self.resting_step(after_step);
             self.update(page, |page| {
                 page.after_step = page.after_step.max(after_step);
                 if let PageState::Held { pins, .. } = &mut page.state {
@@ -186,6 +191,13 @@ impl PagePool {
     /// Whether the page still belongs to whoever was given this reference.
     pub fn is_current(&self, page: PageRef) -> bool {
         self.pins(page) > 0
+    }
+
+    /// Whether the page still carries this tag (as the device knows it), or rests since it carried it: nobody else was given it.
+    #[cfg(any(test, feature = "fault-injection"))]
+    pub fn is_nobody_elses(&self, page: PageId, tag: u64) -> bool {
+        let rests = |page: &Page| matches!(page.state, PageState::Quarantined { .. });
+        self.get(page).is_some_and(|known| known.tag.raw() == tag || rests(known))
     }
 
     /// Sequences that pin the page under this tag.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use millrace_core::{LaneId, PoolId, SeqId};
-use millrace_engine::{EngineHandle, EngineSnapshot, Job, LaneFacts, ReadmitError, SubmitError};
+use millrace_engine::{EngineHandle, EngineSnapshot, Hold, Job, LaneFacts, ReadmitError, SubmitError};
 
 use crate::control::add_counters;
 use crate::fleet::{Fleet, ProcessFacts};
@@ -78,6 +78,12 @@ impl Engines {
     #[cfg(feature = "fault-injection")]
     pub fn steal_page(&self, victim: SeqId) -> Result<(), String> {
         self.local.steal_page(victim)
+    }
+
+    /// Keeps a pool of this process from beginning steps, or lets it; processes of their own are not held.
+    pub fn hold(&self, row: PoolId, hold: Hold) {
+        let local = if self.fleet.is_some() { self.pools.get(row.0 as usize).copied().flatten() } else { Some(row) };
+        local.into_iter().for_each(|local| self.local.hold(local, hold));
     }
 
     /// The engine processes, if there are any.

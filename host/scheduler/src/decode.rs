@@ -27,17 +27,17 @@ use crate::{
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum DecodeState {
+pub(crate) enum DecodeState {
     Reserved,
     Running,
 }
 
 #[derive(Debug)]
-struct DecodeSequence {
+pub(crate) struct DecodeSequence {
     entry: Entry,
     epoch: u32,
-    state: DecodeState,
-    pages: PageTable,
+    pub(crate) state: DecodeState,
+    pub(crate) pages: PageTable,
     /// Positions whose keys and values are in the pages.
     computed: u32,
     /// All output tokens so far, those to be replayed included; never empty.
@@ -76,8 +76,8 @@ impl DecodeSequence {
 /// State machine of one decode engine.
 #[derive(Debug)]
 pub struct DecodeScheduler {
-    state: StageState,
-    sequences: BTreeMap<SeqId, DecodeSequence>,
+    pub(crate) state: StageState,
+    pub(crate) sequences: BTreeMap<SeqId, DecodeSequence>,
     events: Vec<DecodeEvent>,
 }
 

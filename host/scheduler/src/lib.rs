@@ -17,6 +17,8 @@ mod decode;
 mod draft;
 mod error;
 mod event;
+#[cfg(any(test, feature = "fault-injection"))]
+mod faults;
 mod kept;
 mod ledger;
 mod limits;
@@ -32,6 +34,8 @@ pub use decode::DecodeScheduler;
 pub use draft::Draft;
 pub use error::{NoRoom, SubmitError};
 pub use event::{DecodeEvent, PrefillEvent};
+#[cfg(any(test, feature = "fault-injection"))]
+pub use faults::SequenceState;
 pub use ledger::{TenantLedger, TenantShare};
 pub use limits::{StageCounters, StageCounts, StageLimits};
 pub use prefill::PrefillScheduler;

@@ -11,7 +11,7 @@ pub struct StageLimits {
     pub max_sequences: u32,
     /// Sequences that may hold pages.
     pub max_resident: u32,
-    /// Sequences that may wait without pages (prefill).
+    /// Sequences that may wait for their first pages (prefill); those that had some and lost them wait beside these.
     pub max_waiting: u32,
     /// Prompt and output tokens of one sequence. Never more than the pool holds, whatever is written here.
     pub max_context: u32,

@@ -25,18 +25,18 @@ use crate::{
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum PrefillState {
+pub(crate) enum PrefillState {
     Waiting,
     Prefilling,
     HandingOff,
 }
 
 #[derive(Debug)]
-struct PrefillSequence {
+pub(crate) struct PrefillSequence {
     entry: Entry,
     epoch: u32,
-    state: PrefillState,
-    pages: PageTable,
+    pub(crate) state: PrefillState,
+    pub(crate) pages: PageTable,
     /// Prompt positions whose keys and values are in the pages.
     computed: u32,
     /// Tokens of the chunk that the step in flight computes.
@@ -85,8 +85,8 @@ impl PrefillSequence {
 /// State machine of one prefill engine.
 #[derive(Debug)]
 pub struct PrefillScheduler {
-    state: StageState,
-    sequences: BTreeMap<SeqId, PrefillSequence>,
+    pub(crate) state: StageState,
+    pub(crate) sequences: BTreeMap<SeqId, PrefillSequence>,
     waiting: BTreeSet<QueueKey>,
     /// Those that hold pages or were given a place among them: prefilling and handing off.
     resident: BTreeSet<QueueKey>,
@@ -115,7 +115,7 @@ impl PrefillScheduler {
         self.neighbours = neighbours;
     }
 
-    /// Queues a prompt. A preempted entry is never refused for a full queue: it was admitted before.
+    /// Queues a prompt. A preempted entry is never refused for a full queue: it was admitted before, and takes no other's place.
     ///
     /// # Errors
     /// The queue is full, or the prompt is empty, known already, or longer than this lane can ever take.
@@ -132,7 +132,8 @@ impl PrefillScheduler {
             return Err(SubmitError::Duplicate(entry.seq));
         }
         let max = self.state.limits.max_waiting;
-        if entry.preemptions == 0 && self.waiting.len() >= max as usize {
+        // Whoever counts at the door counts those that wait for their first step: it must not let in what is refused here.
+        if entry.preemptions == 0 && self.waiting.len() >= max as usize && self.never_ran() >= max as usize {
             return Err(SubmitError::QueueFull { max });
         }
         self.waiting.insert(QueueKey::of(&entry));
@@ -328,6 +329,12 @@ impl PrefillScheduler {
             tokens: sequence.computed,
             cached_tokens: sequence.found_tokens,
         });
+    }
+
+    /// Of those that wait: those that had no pages yet. The others were admitted before, and are as many as have places at most.
+    fn never_ran(&self) -> usize {
+        let ran = |key: &&QueueKey| !key.fresh || self.sequences.get(&key.seq).is_some_and(|sequence| sequence.was_reset);
+        self.waiting.len() - self.waiting.iter().filter(ran).count()
     }
 
     fn handing_off(&self) -> usize {

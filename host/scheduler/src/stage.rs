@@ -344,46 +344,6 @@ macro_rules! stage_methods {
                 let readmitted = suspects.into_iter().filter(|&page| self.state.pool.readmit(page).is_ok());
                 u32::try_from(readmitted.count()).unwrap_or(u32::MAX)
             }
-
-            /// Hands a page of a sequence out again behind its back: the bug that tags exist to catch. `None` if the
-            /// sequence has no such page. Give the page back with [`Self::return_stolen`].
-            #[cfg(any(test, feature = "fault-injection"))]
-            pub fn steal_page(&mut self, seq: SeqId, index: usize) -> Option<PageRef> {
-                let page = *self.sequences.get(&seq)?.pages.get(index)?;
-                if !self.state.pool.is_current(page) {
-                    return None;
-                }
-                let stolen = self.state.pool.force_reassign(page.page).ok()?;
-                self.state.stolen.push(stolen);
-                Some(stolen)
-            }
-
-            /// Sequences whose tables name this page, under whatever tag.
-            #[cfg(any(test, feature = "fault-injection"))]
-            pub fn readers(&self, page: PageId) -> Vec<SeqId> {
-                let names_it = |pages: &PageTable| pages.iter().any(|known| known.page == page);
-                let reading = self.sequences.iter().filter(|(_, sequence)| names_it(&sequence.pages));
-                reading.map(|(&seq, _)| seq).collect()
-            }
-
-            /// Frees all stolen pages, as their new owners would.
-            #[cfg(any(test, feature = "fault-injection"))]
-            pub fn return_all_stolen(&mut self) {
-                let stolen = std::mem::take(&mut self.state.stolen);
-                self.state.give_back(stolen);
-            }
-
-            /// Frees a stolen page, as its new owner would. False if it is none.
-            #[cfg(any(test, feature = "fault-injection"))]
-            pub fn return_stolen(&mut self, page: PageRef) -> bool {
-                let before = self.state.stolen.len();
-                self.state.stolen.retain(|&stolen| stolen != page);
-                let known = self.state.stolen.len() < before;
-                if known {
-                    self.state.give_back(vec![page]);
-                }
-                known
-            }
         }
     };
 }

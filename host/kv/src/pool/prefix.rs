@@ -62,9 +62,10 @@ impl PagePool {
     /// behind a page that is not current is forgotten.
     pub fn lookup_and_pin(&mut self, scope: PrefixScope, tokens: &[u32]) -> Vec<PageRef> {
         let mut pages = Vec::new();
+        let root = self.root(scope);
         let Some(prefixes) = &mut self.prefixes else { return pages };
         let used = prefixes.tree.next_use();
-        let mut place = Place::Root(scope);
+        let mut place = Place::Root(root);
         let page_tokens = self.options.page_tokens as usize;
         let shareable = tokens.len().saturating_sub(1) / page_tokens;
         for tokens in tokens.chunks_exact(page_tokens).take(shareable) {
@@ -185,9 +186,10 @@ impl PagePool {
     /// tree, or if the last of them was forgotten since.
     fn place_behind(&mut self, scope: PrefixScope, cached: &[PageRef]) -> Option<(Place, u64)> {
         let is_current = cached.last().is_none_or(|&last| self.is_current(last));
+        let root = self.root(scope);
         let tree = &mut self.prefixes.as_mut().filter(|_| is_current)?.tree;
         match cached.last() {
-            None => Some((Place::Root(scope), tree.next_use())),
+            None => Some((Place::Root(root), tree.next_use())),
             Some(last) if tree.node(last.page) == Some(*last) => Some((Place::Behind(last.page), tree.last_use(last.page))),
             Some(_) => None,
         }

@@ -228,3 +228,6 @@ pub(super) fn refuse<T>(why: &str) -> Result<T, ModelError> {
 pub(super) fn upload(queue: &mut dyn Queue, (to, offset): (&Buffer, usize), bytes: Vec<u8>) {
     queue.enqueue(Op::Upload(Upload { to: to.clone(), offset, bytes }));
 }
+
+#[cfg(test)]
+mod neighbours;

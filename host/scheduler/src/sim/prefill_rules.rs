@@ -5,8 +5,8 @@ use millrace_policy::{Budget, Plan, Table, kind};
 
 use super::{entry, limits, pool};
 use crate::{
-    Entry, Neighbours, Outcome, OutcomeStatus, PrefillEvent, PrefillScheduler, StepCost, StepPlan, SubmitError, TenantLedger,
-    TenantShare,
+    Entry, Neighbours, Outcome, OutcomeStatus, PrefillEvent, PrefillScheduler, StageLimits, StepCost, StepPlan, SubmitError,
+    TenantLedger, TenantShare,
 };
 
 pub(crate) fn in_order(_: &Budget, rows: &Table, _: &Table) -> Plan {
@@ -345,4 +345,18 @@ fn what_is_computed_again_is_not_billed_again() {
     }
     assert!(prefill.counters().preemptions > 0);
     assert_eq!([1, 2, 3].map(|tenant| ledger.served(TenantId(tenant))), [21, 21, 21]);
+}
+
+/// Found by the simulator: prompts that had lost their pages filled the queue, so one that the engine's door had let in was refused here,
+/// and its client heard that the engine had failed.
+#[test]
+fn whoever_lost_its_pages_takes_no_place_in_the_queue() {
+    let mut prefill = PrefillScheduler::new(StageLimits { max_waiting: 2, ..limits() }, pool(16));
+    for seq in 1..=3 {
+        prefill.submit(Entry { replay: vec![1], preemptions: 1, ..entry(seq, 4, 4) }).unwrap();
+    }
+    prefill.submit(entry(4, 4, 4)).unwrap();
+    prefill.submit(entry(5, 4, 4)).unwrap();
+    assert_eq!(prefill.submit(entry(6, 4, 4)), Err(SubmitError::QueueFull { max: 2 }));
+    assert_eq!(prefill.counts().waiting, 5);
 }
