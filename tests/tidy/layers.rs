@@ -17,6 +17,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("policy-wasm", &["core", "policy"]),
     ("scheduler", &["core", "kv", "policy"]),
     ("engine", &["core", "ops", "kv", "model", "policy", "scheduler"]),
+    ("sim", &["core", "ops", "cpu", "kv", "model", "policy", "policy-wasm", "scheduler", "engine"]),
     (
         "node",
         &["core", "ops", "cpu", "cuda", "config", "tokenize", "kv", "model", "policy", "policy-wasm", "scheduler", "engine"],
@@ -37,6 +38,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "policy-wasm",
             "scheduler",
             "engine",
+            "sim",
             "node",
             "api",
         ],
@@ -56,6 +58,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "policy-wasm",
             "scheduler",
             "engine",
+            "sim",
             "node",
             "api",
             "cli",

@@ -11,6 +11,7 @@ mod plan;
 mod policy;
 mod quantize;
 mod serve;
+mod simulate;
 
 use std::fmt;
 use std::process::ExitCode;
@@ -44,6 +45,8 @@ enum Command {
     /// Write, build, check, measure and prove policies.
     #[command(subcommand)]
     Policy(policy::Policy),
+    /// Worlds full of faults: the real engine under a virtual clock, every token and every page judged.
+    Simulate(simulate::SimulateArgs),
     /// Measurements.
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -85,6 +88,7 @@ fn main() -> ExitCode {
         Command::Plan(args) => plan::run(&args),
         Command::Quantize(args) => quantize::run(&args),
         Command::Policy(command) => command.run(),
+        Command::Simulate(args) => simulate::run(&args),
         Command::Bench(command) => command.run(),
     };
     match result {

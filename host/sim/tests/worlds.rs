@@ -1,0 +1,82 @@
+//! Worlds full of faults, the short form; `millrace simulate` is the long one. Nothing may be seen that must not be, and everything that
+//! was to strike must have struck.
+
+use millrace_sim::{CampaignOptions, EngineKind, FaultKind, Lab, PolicyChoice, Report, WorldOptions, campaign};
+
+fn run(engine: EngineKind, seeds: u64, world: WorldOptions) -> Report {
+    let options = CampaignOptions {
+        engine,
+        world,
+        from: 0,
+        seeds,
+        reassignments: 0,
+        aborts: 0,
+        threads: 2,
+        at_most: None,
+        stop_at_violation: true,
+    };
+    let report = campaign(&options, &|_| {}).unwrap();
+    let engine = engine.name();
+    let first = report.violations.first();
+    assert!(
+        first.is_none(),
+        "{first:?}; millrace simulate --engine {engine} --from SEED --seeds 1 shows it again: {:?}",
+        options.world
+    );
+    assert_eq!(report.tally.wrong_tokens, 0);
+    report
+}
+
+#[test]
+fn every_fault_strikes_and_nothing_is_seen_that_must_not_be() {
+    let world = WorldOptions::default();
+    let report = run(EngineKind::Fake, 300, world.clone());
+    assert_eq!(report.never_fired(&world), [], "{:?}", report.tally);
+    let tally = &report.tally;
+    assert!(tally.reassignments() > 1500 && tally.of(FaultKind::Abort) > 1500, "{tally:?}");
+    assert!(tally.prefix_hits > 300 && tally.preemptions > 300 && tally.hand_offs > 1500, "{tally:?}");
+    let ends =
+        ["stop", "length", "aborted", "page_mismatch", "not_finite", "deadline", "device", "died", "no_room", "queue_full"];
+    let rare = ends.into_iter().find(|end| tally.ends.get(end).is_none_or(|&count| count < 10));
+    assert_eq!(rare, None, "{:?}", tally.ends);
+    for (kind, states) in [(FaultKind::Reassign, 6), (FaultKind::ReassignOnDevice, 9), (FaultKind::Abort, 6)] {
+        let struck = tally.faults.keys().filter(|(struck, _)| *struck == kind).count();
+        assert_eq!(struck, states, "{kind} in {:?}", tally.faults);
+    }
+}
+
+/// Whoever is there at the end gets its whole answer; nobody fails but those that came too late or were too long.
+#[test]
+fn without_faults_every_answer_is_whole() {
+    let report = run(EngineKind::Fake, 150, WorldOptions { faults: [].into(), ..WorldOptions::default() });
+    let fine = ["stop", "length", "deadline", "queue_full", "too_long", "no_room", "device"];
+    assert!(report.tally.ends.keys().all(|end| fine.contains(end)), "{:?}", report.tally.ends);
+    assert!(report.tally.faults.keys().all(|(kind, _)| *kind == FaultKind::Exhausted), "{:?}", report.tally.faults);
+}
+
+/// The built-in component decides, where the others have it now and then.
+#[test]
+fn the_guest_decides() {
+    let world = WorldOptions { policy: Some(PolicyChoice::Guest), ..WorldOptions::default() };
+    let report = run(EngineKind::Fake, 20, world);
+    assert!(report.tally.policy_answers > 500 && report.tally.fallback_answers > 20, "{:?}", report.tally);
+}
+
+#[test]
+fn the_cpu_backend_keeps_pages_apart() {
+    let report = run(EngineKind::Cpu, 12, WorldOptions { per_mille: 40, ..WorldOptions::default() });
+    assert!(report.tally.reassignments() > 60 && report.tally.published_tokens > 1000, "{:?}", report.tally);
+}
+
+#[test]
+fn a_seed_is_a_world() {
+    for (engine, seeds) in [(EngineKind::Fake, 12), (EngineKind::Cpu, 2)] {
+        let (one, other) = (Lab::new(engine).unwrap(), Lab::new(engine).unwrap());
+        let options = WorldOptions::default();
+        let outcomes: Vec<_> = (0..seeds).map(|seed| one.run(seed, &options).unwrap()).collect();
+        for (seed, outcome) in (0..seeds).zip(&outcomes) {
+            assert_eq!(&other.run(seed, &options).unwrap(), outcome, "seed {seed}");
+        }
+        assert_ne!(outcomes[0], outcomes[1]);
+    }
+}
