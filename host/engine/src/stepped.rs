@@ -78,7 +78,7 @@ pub struct SteppedEngine {
 
 impl SteppedEngine {
     /// # Errors
-    /// As for [`crate::start`].
+    /// As for [`crate::start()`].
     pub fn new(spec: EngineSpec) -> Result<Self, EngineError> {
         let driver = build(spec)?;
         let handle = EngineHandle { shared: driver.shared.clone() };

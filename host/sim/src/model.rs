@@ -82,7 +82,7 @@ fn tensors(layers: usize) -> Vec<u8> {
         let _ = write!(header, r#"{comma}"{name}":{{"dtype":"BF16","shape":{shape:?},"data_offsets":[{begin},{}]}}"#, data.len());
     }
     header.push('}');
-    while header.len() % 8 != 0 {
+    while !header.len().is_multiple_of(8) {
         header.push(' ');
     }
     let mut file = (header.len() as u64).to_le_bytes().to_vec();

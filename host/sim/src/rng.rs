@@ -6,7 +6,7 @@ pub(crate) struct Rng(u64);
 
 impl Rng {
     pub(crate) fn new(seed: u64) -> Self {
-        let mut rng = Self(seed.wrapping_mul(0xD134_2543_DE82_EF95) ^ 0x5EED_0F_A11_u64);
+        let mut rng = Self(seed.wrapping_mul(0xD134_2543_DE82_EF95) ^ 0x5EED_0FA1);
         // Neighbouring seeds part with their first draw.
         rng.next();
         rng

@@ -64,7 +64,7 @@ fn prompt(rng: &mut Rng, longest: u32) -> Arc<[u32]> {
     let stem = rng.below(3);
     let shared = if rng.one_in(3) { 0 } else { length - rng.below(length.min(6)) };
     let common = (0..shared).map(|position| (stem * 17 + position * 5) % POISON);
-    let own = (shared..length).map(|_| 0).map(|_: u32| rng.below(POISON)).collect::<Vec<u32>>();
+    let own = (shared..length).map(|_| rng.below(POISON)).collect::<Vec<u32>>();
     common.chain(own).collect()
 }
 

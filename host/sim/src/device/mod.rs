@@ -353,11 +353,9 @@ impl State {
             return true;
         }
         self.intruder_tags += 1;
-        let tag = INTRUDER_TAGS + self.intruder_tags | tag & (0xffff << 48);
+        let tag = (INTRUDER_TAGS + self.intruder_tags) | (tag & (0xffff << 48));
         let upload = Upload { to: cache.tags.clone(), offset: page as usize * 8, bytes: tag.to_le_bytes().to_vec() };
-        if let Err(error) = self.queues[queue].machine.run(&[Op::Upload(upload)]) {
-            self.queues[queue].failure.get_or_insert(error);
-        }
+        self.interfere(queue, upload);
         self.put(queue, cache, page, Alien::Intruder { tag });
         self.intruders.push(Intruder { queue, cache: Some(cache.clone()), page, tag, announced: false });
         true
@@ -366,6 +364,10 @@ impl State {
     fn put(&mut self, queue: usize, cache: &KvCache, page: u32, what: Alien) {
         let bytes = self.queues[queue].machine.alien(cache, page, what);
         let upload = Upload { to: cache.pages.clone(), offset: page as usize * cache.layout.page_bytes(), bytes };
+        self.interfere(queue, upload);
+    }
+
+    fn interfere(&mut self, queue: usize, upload: Upload) {
         if let Err(error) = self.queues[queue].machine.run(&[Op::Upload(upload)]) {
             self.queues[queue].failure.get_or_insert(error);
         }
