@@ -24,7 +24,7 @@ use crate::ids::{Ids, MonotonicClock, random_u64};
 use crate::lanes::{Lanes, PoolFigures, tier};
 use crate::metrics::Metrics;
 use crate::node::{Inner, Node, ServedModel, unix_now_s};
-use crate::policies::Policies;
+use crate::policies::{Policies, watch};
 use crate::scopes::Scopes;
 use crate::tenants::KeyRing;
 use crate::tokenizer::tokenizer_of;
@@ -102,7 +102,9 @@ impl Node {
             ids: Ids::default(),
             draining: AtomicBool::new(false),
         };
-        Ok(Self { inner: Arc::new(inner) })
+        let inner = Arc::new(inner);
+        watch::start(config, Arc::downgrade(&inner), |inner| &inner.policies);
+        Ok(Self { inner })
     }
 }
 
