@@ -73,3 +73,6 @@ echo "building guests with the $toolchain toolchain"
 build_guest millrace-route route
 build_guest millrace-schedule schedule
 build_guest millrace-precision precision
+for name in affinity-route fcfs-schedule pressure-precision priority-schedule; do
+    build_guest millrace-$name $name
+done

@@ -126,6 +126,10 @@ fn every_command_refuses_wrong_usage_alike() {
         refuses(command, more, named);
     }
     assert_eq!(seen, commands(), "every command has its cases");
+}
+
+#[test]
+fn unknown_commands_are_told_alike() {
     for unknown in [&["brew"][..], &["keys", "brew"], &["eval", "brew"], &["bench", "brew"], &["policy", "brew"]] {
         let output = millrace(unknown);
         assert_eq!(output.status.code(), Some(2), "{unknown:?}");

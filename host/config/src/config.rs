@@ -199,6 +199,8 @@ pub struct PolicySpec {
     pub max_component_mib: u32,
     pub compile_timeout_ms: u64,
     pub log_lines_per_s: u32,
+    /// Whether a component file that changes is put in force.
+    pub watch: bool,
     pub breaker: Breaker,
 }
 
@@ -214,8 +216,8 @@ pub struct PolicyRecord {
 /// What answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PolicySource {
-    /// The component that is embedded in the binary.
-    Builtin,
+    /// A component that is embedded in the binary, by name; see `defaults::BUILTINS`.
+    Builtin(&'static str),
     /// The host's own fallback, without Wasm.
     Native,
     Component(Component),

@@ -139,6 +139,10 @@ pub const BREAKER_FAULTS: Bounded = bounded(3, 1, 1000);
 /// 1 s at first, doubled with each further fault.
 pub const BREAKER_BACKOFF_MS: Bounded = bounded(SECOND_MS, 1, HOUR_MS);
 
+/// Components in the binary, by kind; the first is what `"builtin"` means. A test of the node compares this with what there is.
+pub const BUILTINS: [(&str, &[&str]); 3] =
+    [("route", &["tenant", "affinity"]), ("schedule", &["fair", "fcfs", "priority"]), ("precision", &["tier", "pressure"])];
+
 /// Bytes of a policy's `config` as JSON: what every instance copies and parses when it starts.
 pub const MAX_POLICY_CONFIG_BYTES: usize = 64 << 10;
 

@@ -23,6 +23,7 @@ pub use config::{
     AdminAccess, Breaker, Component, Config, Device, DeviceKind, Lane, Limits, LogFormat, LogLevel, Model, Policies,
     PolicyRecord, PolicySource, PolicySpec, Pool, PoolSize, Server, Tenant, TenantAccess, Tier, ZeroFreed,
 };
+pub use defaults::BUILTINS;
 pub use digest::Digest;
 pub use error::{ConfigError, ConfigErrors, ErrorKind};
 pub use load::{MAX_FILE_BYTES, known_keys, load, parse};

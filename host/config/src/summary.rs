@@ -86,7 +86,7 @@ impl Config {
 /// What answers a decision, in words.
 fn source_of(policy: &PolicySpec) -> String {
     match &policy.source {
-        PolicySource::Builtin => "builtin".to_owned(),
+        PolicySource::Builtin(name) => format!("builtin:{name}"),
         PolicySource::Native => "native".to_owned(),
         PolicySource::Component(component) => component.path.display().to_string(),
     }

@@ -190,6 +190,7 @@ impl Policies {
 }
 
 mod trials;
+pub(crate) mod watch;
 
 fn log_in_force(kind: PolicyKind, info: &PolicyInfo, what: &str) {
     tracing::info!(

@@ -31,7 +31,7 @@ pub(crate) fn limits(kind: PolicyKind, spec: &PolicySpec) -> PolicyLimits {
 
 pub(crate) fn options(kind: PolicyKind, spec: &PolicySpec) -> PolicyOptions {
     let (origin, sha256) = match &spec.source {
-        PolicySource::Builtin => (BUILTIN.to_owned(), None),
+        PolicySource::Builtin(_) => (BUILTIN.to_owned(), None),
         PolicySource::Native => ("native".to_owned(), None),
         PolicySource::Component(Component { path, sha256 }) => (path.display().to_string(), sha256.as_ref().map(Digest::to_hex)),
     };
@@ -97,7 +97,9 @@ pub(crate) fn first(
     let load = |source: &[u8], options: &PolicyOptions| engine.load(source, kind, options).map_err(refused(kind));
     Ok(match &spec.source {
         PolicySource::Native => First::Native,
-        PolicySource::Builtin => First::Builtin(load(builtin::component(kind), options)?),
+        PolicySource::Builtin(name) => {
+            First::Builtin(load(builtin::named(kind, name).unwrap_or(builtin::component(kind)), options)?)
+        }
         PolicySource::Component(component) => First::Configured {
             configured: load(&read_component(kind, component, options.limits.component_bytes)?, options)?,
             builtin: load(builtin::component(kind), &builtin_options(kind, options))?,
@@ -118,7 +120,7 @@ fn builtin_options(kind: PolicyKind, component: &PolicyOptions) -> PolicyOptions
 }
 
 /// One byte more than allowed, so that the loader sees that it is too large and says so.
-fn read_component(kind: PolicyKind, component: &Component, limit: usize) -> Result<Vec<u8>, StartError> {
+pub(crate) fn read_component(kind: PolicyKind, component: &Component, limit: usize) -> Result<Vec<u8>, StartError> {
     let mut bytes = Vec::new();
     File::open(&component.path)
         .and_then(|file| file.take((limit as u64).saturating_add(1)).read_to_end(&mut bytes))
@@ -176,4 +178,25 @@ pub(crate) fn schedule_slot(first: First, spec: &PolicySpec) -> Result<ScheduleS
         Some((policy, info)) => slot.starting_with(policy, info),
         None => slot,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn the_names_that_a_configuration_may_give_are_those_of_the_binary() {
+        let known: BTreeSet<(String, &str)> = builtin::NAMED.iter().map(|(kind, name, _)| (kind.to_string(), *name)).collect();
+        let listed: BTreeSet<(String, &str)> = millrace_config::BUILTINS
+            .iter()
+            .flat_map(|(kind, names)| names.iter().map(|name| ((*kind).to_owned(), *name)))
+            .collect();
+        assert_eq!(known, listed);
+        for kind in PolicyKind::ALL {
+            let (_, names) = millrace_config::BUILTINS.iter().find(|(of, _)| *of == kind.to_string()).expect("the kind");
+            assert_eq!(builtin::named(kind, names[0]), Some(builtin::component(kind)), "the first of {kind}");
+        }
+    }
 }

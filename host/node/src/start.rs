@@ -28,7 +28,7 @@ use crate::ids::{Ids, MonotonicClock, random_u64};
 use crate::lanes::{Lanes, PoolFigures, tier};
 use crate::metrics::Metrics;
 use crate::node::{Inner, Node, ServedModel, unix_now_s};
-use crate::policies::Policies;
+use crate::policies::{Policies, watch};
 use crate::scopes::Scopes;
 use crate::tenants::KeyRing;
 use crate::tokenizer::tokenizer_of;
@@ -106,7 +106,9 @@ impl Node {
             ids: Ids::default(),
             draining: AtomicBool::new(false),
         };
-        Ok(Self { inner: Arc::new(inner) })
+        let inner = Arc::new(inner);
+        watch::start(config, Arc::downgrade(&inner), |inner| &inner.policies);
+        Ok(Self { inner })
     }
 }
 

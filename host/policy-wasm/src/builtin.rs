@@ -10,7 +10,24 @@ pub const SCHEDULE: &[u8] = include_bytes!("../../../plugins/dist/schedule.wasm"
 /// By tier, length of the prompt and pressure.
 pub const PRECISION: &[u8] = include_bytes!("../../../plugins/dist/precision.wasm");
 
-/// The built-in component of a kind.
+/// Those that a deployment names itself, `component = "builtin:fcfs"`: kind, name and component.
+pub const NAMED: [(PolicyKind, &str, &[u8]); 7] = [
+    (PolicyKind::Route, "tenant", ROUTE),
+    (PolicyKind::Route, "affinity", include_bytes!("../../../plugins/dist/affinity-route.wasm")),
+    (PolicyKind::Schedule, "fair", SCHEDULE),
+    (PolicyKind::Schedule, "fcfs", include_bytes!("../../../plugins/dist/fcfs-schedule.wasm")),
+    (PolicyKind::Schedule, "priority", include_bytes!("../../../plugins/dist/priority-schedule.wasm")),
+    (PolicyKind::Precision, "tier", PRECISION),
+    (PolicyKind::Precision, "pressure", include_bytes!("../../../plugins/dist/pressure-precision.wasm")),
+];
+
+/// A built-in component by its name.
+#[must_use]
+pub fn named(kind: PolicyKind, name: &str) -> Option<&'static [u8]> {
+    NAMED.iter().find(|(of, named, _)| *of == kind && *named == name).map(|(_, _, component)| *component)
+}
+
+/// The built-in component of a kind where none is named.
 #[must_use]
 pub fn component(kind: PolicyKind) -> &'static [u8] {
     match kind {

@@ -33,8 +33,12 @@ fn tenants(random: &mut Random) -> Table {
 
 #[test]
 fn components_are_small_and_named() {
+    for (kind, name, component) in builtin::NAMED {
+        assert!(component.len() < 100_000, "{name}: {} bytes", component.len());
+        let loaded = engine().load(component, kind, &builtin::options(kind)).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(!loaded.wants().is_empty());
+    }
     for kind in PolicyKind::ALL {
-        assert!(builtin::component(kind).len() < 100_000, "{kind}: {} bytes", builtin::component(kind).len());
         let loaded = embedded(kind);
         assert!(loaded.info().name.ends_with(&kind.to_string()), "{:?}", loaded.info());
         assert!(!loaded.wants().is_empty());
@@ -152,4 +156,80 @@ fn route_refuses_a_tenant_over_its_share_when_told_to() {
     let Decision::Refuse(refusal) = decide(0) else { panic!("forwarded") };
     assert_eq!((refusal.status, refusal.retry_after_ms), (429, Some(250)));
     assert!(matches!(decide(1), Decision::Forward(_)));
+}
+
+fn named(kind: PolicyKind, name: &str) -> LoadedPolicy {
+    let component = builtin::named(kind, name).expect("a built-in");
+    engine().load(component, kind, &builtin::options(kind)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// The row of a plan that runs first in decode.
+fn order(name: &str, rows: &Table) -> Vec<u32> {
+    let mut policy = named(PolicyKind::Schedule, name).schedule().expect("an instance");
+    policy.plan_step(&support::budget(Stage::Decode, 1), rows, &Table::new(0)).expect("a plan").run
+}
+
+#[test]
+fn first_come_first_served_whoever_is_urgent() {
+    let rows = Table::new(4)
+        .with(kind::AGE_US, vec![10, 40, 20, 90])
+        .with(kind::PRIORITY, vec![9, 0, 0, 0])
+        .with(kind::STATE, vec![3, 3, 3, 0]);
+    // Row 3 is oldest but would join; in decode those that run stay before it.
+    assert_eq!(order("fcfs", &rows), [1, 2, 0, 3]);
+}
+
+#[test]
+fn priority_goes_first_until_others_have_waited_long_enough() {
+    let rows = |age_of_the_low: u32| {
+        Table::new(2)
+            .with(kind::AGE_US, vec![1_000, age_of_the_low])
+            .with(kind::PRIORITY, vec![2, 0])
+            .with(kind::STATE, vec![3, 3])
+    };
+    // Two priorities are worth ten seconds.
+    assert_eq!(order("priority", &rows(9_000_000)), [0, 1]);
+    assert_eq!(order("priority", &rows(10_002_000)), [1, 0]);
+    let negative = Table::new(2).with(kind::PRIORITY, vec![u32::MAX, 0]).with(kind::AGE_US, vec![5, 0]);
+    assert_eq!(order("priority", &negative), [1, 0], "-1 is less than 0");
+}
+
+#[test]
+fn affinity_keeps_sessions_and_goes_where_the_prompt_is() {
+    let mut policy = named(PolicyKind::Route, "affinity").route().expect("an instance");
+    let lanes = |running: [u32; 3]| Table::new(3).with(kind::LANE_RUNNING, running.to_vec()).with(kind::ELIGIBLE, vec![1; 3]);
+    let mut first = |session, lanes: &Table| match policy.decide(&RouteRequest { session, ..request(0) }, lanes, &Table::new(0)) {
+        Ok(Decision::Forward(forward)) => forward.lanes[0],
+        other => panic!("{other:?}"),
+    };
+    let homes: Vec<u32> = (0..60).map(|session| first(Some(session), &lanes([0; 3]))).collect();
+    assert!((0..3).all(|lane| homes.iter().filter(|home| **home == lane).count() > 5), "{homes:?}");
+    let mut busy = [0; 3];
+    busy[homes[7] as usize] = 2;
+    assert_eq!(first(Some(7), &lanes(busy)), homes[7], "1,024 tokens are worth two sequences");
+    busy[homes[7] as usize] = 3;
+    assert_ne!(first(Some(7), &lanes(busy)), homes[7]);
+    let hits = lanes([0, 0, 1]).with(kind::PREFIX_HIT_TOKENS, vec![0, 100, 700]);
+    assert_eq!(first(None, &hits), 2);
+}
+
+#[test]
+fn precision_gives_way_under_pressure_and_comes_back_later_than_it_went() {
+    let mut policy = named(PolicyKind::Precision, "pressure").precision().expect("an instance");
+    let asks = [support::ask(0, 100), support::ask(1, 100)];
+    let tenants = Table::new(2).with(kind::TIER, vec![1, 2]);
+    let mut chosen = |used: [u32; 3]| {
+        let precisions = Table::new(3)
+            .with(kind::DECODE_WEIGHT_BITS, vec![4, 16, 8])
+            .with(kind::KV_BITS, vec![8, 16, 16])
+            .with(kind::PRECISION_KV_USED_PER_MILLE, used.to_vec());
+        let choices = policy.choose(&asks, &precisions, &tenants).expect("choices");
+        choices.iter().map(|choice: &Choice| choice.precision).collect::<Vec<_>>()
+    };
+    assert_eq!(chosen([0, 849, 0]), [1, 1], "the most precise while there is room");
+    assert_eq!(chosen([0, 850, 0]), [2, 1], "gold one step later");
+    assert_eq!(chosen([0, 700, 0]), [2, 1], "not yet");
+    assert_eq!(chosen([0, 900, 900]), [0, 2]);
+    assert_eq!(chosen([900, 900, 900]), [0, 2], "the cheapest takes what is left");
+    assert_eq!(chosen([0, 636, 900]), [1, 1]);
 }

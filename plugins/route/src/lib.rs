@@ -4,7 +4,7 @@
 //! queues where it need not. Bulk: the busiest lane that is not under pressure, which leaves the others short queues.
 //! A tenant may be held to a queue in proportion to its weight; over it, 429.
 
-use millrace_policy_sdk::route::{Decision, Forward, Refusal, Request, Route};
+use millrace_policy_sdk::route::{Decision, Forward, Refusal, Request, Route, eligible};
 use millrace_policy_sdk::{Policy, Table, kind, route_policy};
 use serde::Deserialize;
 
@@ -101,11 +101,4 @@ impl TenantRoute {
     fn refuse(&self, status: u16, reason: u32, message: &str) -> Decision {
         Decision::Refuse(Refusal { status, retry_after_ms: Some(self.config.retry_after_ms), reason, message: message.into() })
     }
-}
-
-/// What the host would take: `eligible`, or `healthy` without it, or all.
-fn eligible(lanes: &Table) -> Vec<u32> {
-    let (eligible, healthy) = (lanes.column(kind::ELIGIBLE), lanes.column(kind::HEALTHY));
-    let column = if eligible.is_present() { eligible } else { healthy };
-    (0..lanes.rows).filter(|&row| !column.is_present() || column.get(row) == Some(1)).collect()
 }

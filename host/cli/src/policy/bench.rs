@@ -28,7 +28,7 @@ const MAX_TIME: Duration = Duration::from_secs(10);
 
 #[derive(Args)]
 pub(crate) struct BenchArgs {
-    /// A component, or `builtin:route`, `builtin:schedule`, `builtin:precision`.
+    /// A component, or a built-in policy: `builtin:fair`, `builtin:fcfs`, `builtin:tenant` ..
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Sizes of the facts: sequences of a schedule, lanes of a route, requests of a precision choice.
@@ -85,10 +85,13 @@ fn component(args: &BenchArgs) -> Result<(Vec<u8>, PolicyKind)> {
         let kind = source.kind(args.kind)?;
         return Ok((source.bytes, kind));
     };
-    let kind = PolicyKind::ALL.into_iter().find(|kind| kind.to_string() == named);
-    let kind =
-        kind.ok_or_else(|| UsageError(format!("{name} is no built-in policy; use builtin:route, :schedule or :precision")))?;
-    Ok((builtin::component(kind).to_vec(), kind))
+    let of_kind = PolicyKind::ALL.into_iter().find(|kind| kind.to_string() == named).map(|kind| (kind, builtin::component(kind)));
+    let own = || builtin::NAMED.iter().find(|(_, name, _)| *name == named).map(|(kind, _, component)| (*kind, *component));
+    let (kind, component) = of_kind.or_else(own).ok_or_else(|| {
+        let names: Vec<&str> = builtin::NAMED.iter().map(|(_, name, _)| *name).collect();
+        UsageError(format!("{name} is no built-in policy; use builtin: with {}", names.join(", ")))
+    })?;
+    Ok((component.to_vec(), kind))
 }
 
 fn measure(loaded: &LoadedPolicy, rows: &[u32], calls: usize) -> Result<Report> {
