@@ -59,7 +59,7 @@ pub(super) async fn supervise(fleet: Arc<Fleet>, row: usize) {
             }
             unknown
         });
-        if ended.was_ready && began.elapsed() > HEALTHY || pause.is_zero() && ended.was_ready {
+        if ended.was_ready && (pause.is_zero() || began.elapsed() > HEALTHY) {
             pause = FIRST_PAUSE;
             continue;
         }

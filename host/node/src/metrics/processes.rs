@@ -6,6 +6,9 @@ use crate::fleet::ProcessFacts;
 
 use super::exposition::{Exposition, Labels};
 
+/// Reads one number of a process.
+type LifeOf = fn(&ProcessFacts) -> f64;
+
 /// Reads one number of a link.
 type NumberOf = fn(&LinkFacts) -> f64;
 
@@ -38,7 +41,7 @@ pub(super) fn links(out: &mut Exposition, links: &[LinkFacts]) {
 }
 
 pub(super) fn lives(out: &mut Exposition, processes: &[ProcessFacts]) {
-    let families: [(&str, &str, &str, fn(&ProcessFacts) -> f64); 3] = [
+    let families: [(&str, &str, &str, LifeOf); 3] = [
         ("millrace_engine_process_up", "gauge", "1 while the engine process is loaded and answers.", |p| {
             f64::from(u8::from(p.up))
         }),
