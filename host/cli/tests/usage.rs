@@ -30,6 +30,12 @@ fn commands() -> BTreeSet<String> {
     listed(&millrace(&["--help"])).into_iter().flat_map(typed).collect()
 }
 
+const SIMULATE: [(&str, &[&str], &str); 3] = [
+    ("simulate", &["--faults", "luck"], "`luck` is no fault"),
+    ("simulate", &["--without", "luck"], "`luck` is no guard"),
+    ("simulate", &["--engine", "cpu", "--without", "write_fence"], "--engine fake"),
+];
+
 const POLICY: [(&str, &[&str], &str); 10] = [
     ("policy new", &["x", "--lang", "rust"], "--kind"),
     ("policy new", &["x", "--lang", "cobol", "--kind", "route"], "cobol"),
@@ -97,20 +103,11 @@ fn every_command_refuses_wrong_usage_alike() {
         ("bench serve", vec!["--model", "m", "--url", "https://127.0.0.1:1"], "https is not spoken here"),
     ];
     let mut seen = BTreeSet::new();
-    for (command, more, named) in
-        cases.iter().cloned().chain(POLICY.map(|(command, more, named)| (command, more.to_vec(), named)))
-    {
+    let others = POLICY.iter().chain(&SIMULATE).map(|(command, more, named)| (*command, more.to_vec(), *named));
+    for (command, more, named) in cases.iter().cloned().chain(others) {
         seen.insert((*command).to_owned());
         let args: Vec<&str> = command.split(' ').chain(more.iter().copied()).collect();
-        let output = millrace(&args);
-        let message = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{args:?}: {message}");
-        // Notes about files that were opened on the way may stand before it.
-        let error = message.lines().position(|line| line.starts_with("error: "));
-        let told = message.lines().skip(error.unwrap_or_else(|| panic!("{args:?}: {message}"))).collect::<Vec<_>>().join("\n");
-        assert!(!message.contains("error: error:"), "{args:?}: {message}");
-        assert!(told.contains(named), "{args:?}: {named} in {message}");
-        assert!(output.stdout.is_empty(), "{args:?}");
+        check_refusal(&args, named);
     }
     assert_eq!(seen, commands(), "every command has its cases");
     for unknown in [&["brew"][..], &["keys", "brew"], &["eval", "brew"], &["bench", "brew"], &["policy", "brew"]] {
@@ -118,4 +115,17 @@ fn every_command_refuses_wrong_usage_alike() {
         assert_eq!(output.status.code(), Some(2), "{unknown:?}");
         assert!(String::from_utf8_lossy(&output.stderr).starts_with("error: "), "{unknown:?}");
     }
+}
+
+/// Exit code 2, nothing on stdout, and one error that says what is wrong.
+fn check_refusal(args: &[&str], named: &str) {
+    let output = millrace(args);
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {message}");
+    // Notes about files that were opened on the way may stand before it.
+    let error = message.lines().position(|line| line.starts_with("error: "));
+    let told = message.lines().skip(error.unwrap_or_else(|| panic!("{args:?}: {message}"))).collect::<Vec<_>>().join("\n");
+    assert!(!message.contains("error: error:"), "{args:?}: {message}");
+    assert!(told.contains(named), "{args:?}: {named} in {message}");
+    assert!(output.stdout.is_empty(), "{args:?}");
 }
