@@ -26,7 +26,7 @@ impl EventSink for Sink {
 }
 
 /// Every prompt of the catalogue with its greedy output.
-pub(crate) fn catalogue(lab: &Lab) -> Result<Vec<(Arc<[u32]>, Arc<[u32]>)>, SimError> {
+pub(crate) fn catalogue(lab: &Lab) -> Result<Vec<workload::Answered>, SimError> {
     workload::catalogue().into_iter().map(|prompt| Ok((prompt.clone(), alone(lab, &prompt)?.into()))).collect()
 }
 

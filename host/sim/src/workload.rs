@@ -43,13 +43,15 @@ impl Request {
     }
 }
 
+/// A prompt, and the output that it has alone.
+pub(crate) type Answered = (Arc<[u32]>, Arc<[u32]>);
+
 /// Where prompts come from.
 #[derive(Debug, Clone)]
 pub(crate) enum Prompts {
     /// Made up as they are wanted; the fake engine's answers follow from them at once.
     Free,
-    /// Prompt and output of each.
-    Catalogue(Vec<(Arc<[u32]>, Arc<[u32]>)>),
+    Catalogue(Vec<Answered>),
 }
 
 /// Prompts of a catalogue, half of them beginning alike.

@@ -116,7 +116,7 @@ impl World<'_> {
             }
             SubmitError::TooLong { .. } => {
                 let most = self.shape.pages.iter().min().copied().unwrap_or(0) * self.shape.page_tokens;
-                if client.request.prompt.len() as u32 + 1 <= most {
+                if (client.request.prompt.len() as u32) < most {
                     self.violate(format!("a prompt of {} tokens was refused as too long", client.request.prompt.len()));
                 }
                 "too_long"
