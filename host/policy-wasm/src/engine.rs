@@ -112,6 +112,9 @@ fn config() -> Config {
     config
 }
 
+/// Places of instances that are kept as they were left, for the next instance.
+const WARM_PLACES: u32 = 16;
+
 /// Interpreters in components bring a dozen core modules with tables of thousands of elements, so an instance may be large;
 /// there are few of them.
 fn pool(options: &EngineOptions) -> PoolingAllocationConfig {
@@ -128,7 +131,9 @@ fn pool(options: &EngineOptions) -> PoolingAllocationConfig {
         .max_tables_per_component(64)
         .max_memory_size(options.max_memory_bytes)
         .table_elements(200_000)
-        // A rebuilt instance finds its first pages and tables mapped.
+        // A rebuilt instance finds its first pages and tables mapped; so does one of another component, in the place that was free
+        // longest, once so many are free: otherwise each swap would take a fresh place until there is none, and keep all of them.
+        .max_unused_warm_slots(WARM_PLACES)
         .linear_memory_keep_resident(1 << 20)
         .table_keep_resident(64 << 10);
     pool
