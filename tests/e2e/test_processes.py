@@ -107,8 +107,8 @@ def test_a_killed_engine_costs_its_requests_alone(start, victim):
     kept = processes(server)[survivor]
     back_s = []
     try:
-        for round in range(5):
-            time.sleep(0.2 + 0.13 * round)
+        for turn in range(5):
+            time.sleep(0.2 + 0.13 * turn)
             pid = processes(server)[victim]
             os.kill(pid, signal.SIGKILL)
             killed = time.monotonic()
