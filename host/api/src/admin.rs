@@ -219,7 +219,9 @@ impl From<ReadmitError> for ApiError {
 impl From<SwapError> for ApiError {
     fn from(error: SwapError) -> Self {
         match error {
-            SwapError::Busy | SwapError::NothingToRollBackTo | SwapError::NothingOnTrial => Self::conflict(error.to_string()),
+            SwapError::Busy | SwapError::NothingToRollBackTo | SwapError::NothingOnTrial | SwapError::Elsewhere => {
+                Self::conflict(error.to_string())
+            }
             SwapError::Refused(_) => Self { code: Some("policy_refused"), ..Self::bad_request(error.to_string()) },
         }
     }

@@ -60,7 +60,7 @@ pub(crate) struct SimulateArgs {
     #[arg(long, default_value_t = 25, value_name = "PER_MILLE", value_parser = clap::value_parser!(u32).range(0..=1000))]
     rate: u32,
     /// Requests of each world.
-    #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     requests: u32,
     /// Goes on until so many pages have changed hands under their owners.
     #[arg(long, default_value_t = 0, value_name = "N")]
@@ -75,7 +75,7 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_name = "GUARD", value_parser = parse_guard)]
     without: Option<GuardOff>,
     /// Worlds at a time; one for each processor where not given.
-    #[arg(long)]
+    #[arg(long, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=256))]
     threads: Option<usize>,
     /// One JSON object on stdout instead of a table.
     #[arg(long)]
@@ -113,6 +113,9 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<(), Failure> {
         return Err(Failure::Usage(
             "the CPU backend's writes always look at the tag; use --engine fake with --without write_fence".into(),
         ));
+    }
+    if (args.reassignments > 0 || args.aborts > 0) && (args.rate == 0 || args.faults.0.is_empty()) {
+        return Err(Failure::Usage("--reassignments and --aborts wait for faults; raise --rate, or name --faults".into()));
     }
     let options = CampaignOptions {
         engine,

@@ -70,6 +70,12 @@ const CASES: &[(&str, &str, &[&str])] = &[
     ("stage = \"prefill\"", "stage = \"prefill\"\nrecipe = \"int5\"", &["pool.p.recipe Impossible"]),
     ("stage = \"prefill\"", "stage = \"prefill\"\npage_tokens = 40", &["pool.p.page_tokens Impossible"]),
     ("stage = \"prefill\"", "stage = \"prefill\"\npage_tokens = 64", &["lane.l Conflict"]),
+    ("stage = \"decode\"", "stage = \"decode\"\nprocess = true", &["lane.l Conflict"]),
+    (
+        "[pool.p]\nstage = \"prefill\"\n[pool.d]\n",
+        "[device.x]\n[device.y]\n[pool.p]\nstage = \"prefill\"\ndevice = \"x\"\n[pool.d]\ndevice = \"y\"\n",
+        &["lane.l Conflict"],
+    ),
     ("stage = \"prefill\"", "stage = \"prefill\"\npages = 9\nmemory_mib = 9", &["pool.p.pages Conflict"]),
     ("stage = \"prefill\"", "stage = \"prefill\"\ntags = \"yes\"", &["pool.p.tags WrongType"]),
     ("stage = \"prefill\"", "stage = \"prefill\"\ndevice = \"gpu\"", &["pool.p.device UnknownName"]),

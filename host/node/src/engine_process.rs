@@ -84,10 +84,14 @@ impl EngineProcess {
     ///
     /// # Errors
     /// Where the configuration has no such pool, or nothing can be listened on.
-    pub async fn listen(config: Config, pool: &str, stage: Stage, birth: Birth) -> Result<Self, StartError> {
+    pub async fn listen(mut config: Config, pool: &str, stage: Stage, birth: Birth) -> Result<Self, StartError> {
         let row = config.pools.iter().position(|known| known.name == pool && known.stage == stage);
         let row = row.ok_or_else(|| StartError::NoSuchPool { pool: pool.to_owned(), stage })?;
         let boot = random_u64().map_err(StartError::Random)?;
+        // The server and each engine record on their own: files have one writer.
+        if let Some(record) = &mut config.policies.record {
+            record.directory.push(pool);
+        }
         let failed = |why: String| StartError::Process { pool: pool.to_owned(), why };
         let endpoint = Endpoint::new(birth.secret).map_err(|error| failed(error.to_string()))?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(|error| failed(error.to_string()))?;

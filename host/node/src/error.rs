@@ -75,6 +75,11 @@ pub enum SwapError {
     NothingToRollBackTo,
     #[error("no policy is on trial; put one there first")]
     NothingOnTrial,
+    #[error(
+        "every pool runs as a process of its own, and these keep the schedule policy of the configuration; name the component in \
+         [policy.schedule] and restart the server"
+    )]
+    Elsewhere,
     #[error("the policy was refused and the one in force stays: {0}")]
     Refused(LoadError),
 }

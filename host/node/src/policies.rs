@@ -22,6 +22,8 @@ pub struct Policies {
     shadows: Mutex<[Option<Shadow>; 3]>,
     /// In the order of [`PolicyKind::ALL`].
     options: [PolicyOptions; 3],
+    /// Whether no engine of this process asks the schedule: all pools are processes of their own.
+    scheduled_elsewhere: bool,
     /// One replacement at a time: compiling takes memory and time.
     swapping: Mutex<()>,
 }
@@ -64,7 +66,15 @@ impl Policies {
                     .watched_by(|rolled| log_rolled_back(PolicyKind::Schedule, rolled)),
             ),
         };
-        let policies = Self { slots, shadows: Mutex::new([None, None, None]), engine, options, swapping: Mutex::new(()) };
+        let scheduled_elsewhere = !config.pools.is_empty() && config.pools.iter().all(|pool| pool.process);
+        let policies = Self {
+            scheduled_elsewhere,
+            slots,
+            shadows: Mutex::new([None, None, None]),
+            engine,
+            options,
+            swapping: Mutex::new(()),
+        };
         for (kind, status) in policies.statuses() {
             log_in_force(kind, &status.info, "policy in force");
         }
@@ -113,6 +123,7 @@ impl Policies {
     /// Where the component is refused or another one is being loaded; nothing changes then.
     pub fn replace(&self, kind: PolicyKind, source: &[u8], pinned: Option<&Digest>) -> Result<PolicyInfo, SwapError> {
         let _one = self.alone()?;
+        self.reachable(kind)?;
         let options = self.uploaded(kind, pinned);
         let put = || -> Result<(PolicyInfo, PolicyInfo), LoadError> { self.put(&self.engine.load(source, kind, &options)?) };
         self.told(kind, "policy replaced", put())
@@ -124,6 +135,11 @@ impl Policies {
             Err(TryLockError::Poisoned(one)) => Ok(one.into_inner()),
             Err(TryLockError::WouldBlock) => Err(SwapError::Busy),
         }
+    }
+
+    /// What nobody in this process asks cannot be put in force here.
+    fn reachable(&self, kind: PolicyKind) -> Result<(), SwapError> {
+        if self.scheduled_elsewhere && kind == PolicyKind::Schedule { Err(SwapError::Elsewhere) } else { Ok(()) }
     }
 
     /// How to load what came through the admin listener.
@@ -166,6 +182,7 @@ impl Policies {
     /// # Errors
     /// Where the built-in is in force.
     pub fn roll_back(&self, kind: PolicyKind) -> Result<PolicyInfo, SwapError> {
+        self.reachable(kind)?;
         let was = self.status(kind).info;
         let now = match kind {
             PolicyKind::Precision => self.slots.precision.roll_back(),

@@ -96,6 +96,13 @@ fn check_ends(section: &mut Section<'_, '_>, prefill: &PoolRow<'_>, decode: &Poo
         let message = format!("pool `{}` is a process of its own, pool `{}` is not", apart.name, within.name);
         section.error_here(ErrorKind::Conflict, message, "set `process` alike in both pools of a lane");
     }
+    if !from.process && !to.process && from.device != to.device {
+        let message = format!(
+            "pools `{}` and `{}` are on different devices, and a hand-off within the server needs one",
+            from.name, to.name
+        );
+        section.error_here(ErrorKind::Conflict, message, "give both the same `device`, or set `process = true` in both");
+    }
     if from.process && !from.kv.becomes(to.kv) && from.page_tokens == to.page_tokens {
         let message = format!("{} pages of pool `{}` cannot become {} pages of pool `{}`", from.kv, from.name, to.kv, to.name);
         section.error_here(ErrorKind::Conflict, message, "give decode the format of prefill or a narrower one");

@@ -18,6 +18,7 @@ impl Policies {
     /// As for [`Policies::replace`].
     pub fn start_shadow(&self, kind: PolicyKind, source: &[u8], pinned: Option<&Digest>) -> Result<ShadowReport, SwapError> {
         let _one = self.alone()?;
+        self.reachable(kind)?;
         // State and log budget of its own: a trial changes nothing of the policy in force.
         let name = format!("{kind} (shadow)");
         let options = PolicyOptions { name, record: None, ..self.uploaded(kind, pinned) };

@@ -86,6 +86,7 @@ impl Policies {
     /// Puts the file in force as the configuration loads it.
     fn reload(&self, kind: PolicyKind, path: &Path) -> Result<(), SwapError> {
         let _one = self.alone()?;
+        self.reachable(kind)?;
         let options: &PolicyOptions = option_of(&self.options, kind);
         let component = Component { path: path.to_owned(), sha256: None };
         match read_component(kind, &component, options.limits.component_bytes) {
