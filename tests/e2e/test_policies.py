@@ -96,8 +96,9 @@ def kept(server):
 def test_swaps_under_load_lose_no_request_and_leak_nothing(start):
     """The long form is MILLRACE_SWAPS=1000 pytest tests/e2e/test_policies.py -k swaps."""
     swaps = int(os.environ.get("MILLRACE_SWAPS", "40"))
-    # Few pages, so that all of them have been touched before the count begins.
-    server = start(pages=64)
+    # Memory of pages comes with their first use: few pages, and a request or more for each before the count begins.
+    pages = 32
+    server = start(pages=pages)
     components = [(GUESTS / "reverse-schedule.wasm").read_bytes(), (ROOT / "plugins/dist/schedule.wasm").read_bytes()]
     statuses, done = [], threading.Event()
 
@@ -108,6 +109,7 @@ def test_swaps_under_load_lose_no_request_and_leak_nothing(start):
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
+    server.wait_for(lambda: len(statuses) >= 4 * pages, patience_s=60)
     before = None
     for count in range(swaps):
         assert admin(server, "POST", "schedule", components[count % 2]).status == 200
@@ -122,7 +124,8 @@ def test_swaps_under_load_lose_no_request_and_leak_nothing(start):
     policy = slot(server, "schedule")
     assert policy["swaps"] == swaps and policy["rollbacks"] == 0, policy
     assert {fault: count for fault, count in policy["faults"].items() if count and fault != "late"} == {}
-    # What is kept is bounded: four earlier generations, the pool's places, the allocator's arenas. A leak grows with every swap, by
-    # the code or the memory of a component, which are half a MiB and more.
-    assert after[0] - before[0] < 16 + swaps * 0.02, f"{before} to {after}"
+    # What is kept is bounded: four earlier generations, the pool's places, the allocator's arenas. They fill over the first 150 swaps
+    # or so; a leak would go on, by the code or the memory of a component, which are half a MiB and more for each swap.
+    most_mib = 8 if swaps >= 800 else 64
+    assert after[0] - before[0] < most_mib, f"{before} to {after}"
     assert abs(after[1] - before[1]) <= 4 and abs(after[2] - before[2]) <= 8, f"{before} to {after}"
