@@ -74,22 +74,38 @@ fn results_do_not_depend_on_the_number_of_threads() {
     }
 }
 
+/// Attention over two sequences, on a queue of one kind.
+fn attention(isa: Isa, priority: Priority, format: KvFormat) -> Vec<u32> {
+    let backend = backend(2, CpuCompute::Fast, Some(isa));
+    let mut rig = Rig::new(&backend, &backend, 0.0).on(priority);
+    let built = build(&mut rig, KvLayout::grouped_query(1, 3, 64, 32, format), 9, &[(600, 1), (10, 1)]);
+    rig.run([Op::Attend(built.op.clone())]);
+    rig.read_words(&built.op.out)
+}
+
 /// Tiles cost more than they save where a sequence has one row, so queues of decode give what vectors give.
 #[test]
 fn queues_of_few_rows_use_no_tiles() {
     if !Isa::Amx.supported() {
         return eprintln!("skipped: this machine has no {}", Isa::Amx);
     }
-    let results = |isa, priority: Priority| {
-        let backend = backend(2, CpuCompute::Fast, Some(isa));
-        let mut rig = Rig::new(&backend, &backend, 0.0).on(priority);
-        let layout = KvLayout::grouped_query(1, 3, 64, 32, KvFormat::Bf16);
-        let built = build(&mut rig, layout, 9, &[(600, 1), (10, 1)]);
-        rig.run([Op::Attend(built.op.clone())]);
-        rig.read_words(&built.op.out)
-    };
-    assert_eq!(results(Isa::Amx, Priority::High), results(Isa::Avx512, Priority::High));
-    assert_ne!(results(Isa::Amx, Priority::Normal), results(Isa::Avx512, Priority::Normal));
+    let of = |isa, priority| attention(isa, priority, KvFormat::Bf16);
+    assert_eq!(of(Isa::Amx, Priority::High), of(Isa::Avx512, Priority::High));
+    assert_ne!(of(Isa::Amx, Priority::Normal), of(Isa::Avx512, Priority::Normal));
+}
+
+/// Where sequences have many rows, codes are widened once for all of them, so queues of prefill give what vectors give.
+#[test]
+fn queues_of_few_rows_read_fp8_pages_by_dot_products() {
+    for isa in [Isa::Avx512Bf16, Isa::Amx] {
+        if !isa.supported() {
+            eprintln!("skipped: this machine has no {isa}");
+            continue;
+        }
+        let of = |isa, priority| attention(isa, priority, KvFormat::Fp8);
+        assert_ne!(of(isa, Priority::High), of(Isa::Avx512, Priority::High), "{isa}");
+        assert_eq!(of(isa, Priority::Normal), of(Isa::Avx512, Priority::Normal), "{isa}");
+    }
 }
 
 /// Contexts whose parts would take more shared scratch than there may be: rows are then worked on whole.
