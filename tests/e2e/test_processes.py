@@ -8,7 +8,7 @@ import threading
 import time
 
 import pytest
-from conftest import MODEL
+from conftest import GUESTS, MODEL, ROOT
 
 POOLS = """
 [model.smollm2]
@@ -127,6 +127,31 @@ def test_a_killed_engine_costs_its_requests_alone(start, victim):
     assert answers(server) == before
     server.wait_for(lambda: server.pages_in_use() == 0)
     server.wait_for(lambda: server.metric("vllm:num_requests_running") == 0)
+
+
+def test_a_schedule_that_no_engine_here_would_ask_is_refused(start):
+    server = start(pools=pools(True))
+    in_force = server.request("GET", f"{server.admin}/admin/policies").body
+    guest = (GUESTS / "reverse-schedule.wasm").read_bytes()
+    headers = {"Content-Type": "application/wasm"}
+    for path in ("schedule", "schedule/shadow", "schedule/rollback"):
+        answer = server.request("POST", f"{server.admin}/admin/policies/{path}", guest, headers)
+        assert answer.status == 409 and b"process of its own" in answer.body, (path, answer.body)
+    assert server.request("GET", f"{server.admin}/admin/policies").body == in_force
+    # What decides in the server is replaced as ever.
+    route = (ROOT / "plugins/dist/route.wasm").read_bytes()
+    assert server.request("POST", f"{server.admin}/admin/policies/route", route, headers).status == 200
+    assert server.complete("once upon a time", max_tokens=4).status == 200
+
+
+def test_the_server_and_each_engine_record_on_their_own(start, tmp_path):
+    directory = tmp_path / "recordings"
+    server = start(pools=pools(True), extra=f'[policy.record]\ndirectory = "{directory}"\n')
+    answers(server, tokens=8)
+    server.stop()
+    for trace in ("route.trace", "precision.trace", "prefill/schedule.trace", "decode/schedule.trace"):
+        assert '"call"' in (directory / trace).read_text(), trace
+    assert not list(directory.rglob("*.previous.trace"))
 
 
 def test_engines_end_with_their_server(start):

@@ -43,11 +43,14 @@ const POLICY: [(&str, &[&str], &str); 10] = [
     ("policy inspect", &[], "<FILE>"),
 ];
 
-const ENGINES: [(&str, &[&str], &str); 4] = [
+const ENGINES: [(&str, &[&str], &str); 7] = [
     ("engine prefill", &["--pool", "p"], "--config"),
     ("engine decode", &["-c", "/nowhere.toml", "--pool", "p"], "/nowhere.toml"),
     ("simulate", &["--rate", "1001"], "--rate"),
     ("simulate", &["--faults", "rain"], "rain"),
+    ("simulate", &["--threads", "0"], "--threads"),
+    ("simulate", &["--requests", "1001"], "--requests"),
+    ("simulate", &["--aborts", "5", "--rate", "0"], "raise --rate"),
 ];
 
 /// Runs a command with arguments that are refused; `named` is what the message is about.
