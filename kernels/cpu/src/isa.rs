@@ -12,11 +12,11 @@ pub enum Isa {
     Avx2,
     /// AVX-512 F, BW, DQ, VL and VNNI, and all that [`Isa::Avx2`] needs.
     Avx512,
-    /// AVX-512 BF16 and VBMI, and all that [`Isa::Avx512`] needs. Products of many rows with BF16 and FP8 weights are dot products of
-    /// BF16; all else is as with [`Isa::Avx512`].
+    /// AVX-512 BF16 and VBMI, and all that [`Isa::Avx512`] needs. In queues of many rows BF16 and FP8 weights are multiplied by dot
+    /// products of BF16, in queues of few rows FP8 pages are attended to by them; all else is as with [`Isa::Avx512`].
     Avx512Bf16,
-    /// AMX tiles of BF16, and all that [`Isa::Avx512Bf16`] needs. Tiles are used where the latter has dot products; all else is as
-    /// with that.
+    /// AMX tiles of BF16, and all that [`Isa::Avx512Bf16`] needs. In queues of many rows BF16 and FP8 weights are multiplied in tiles, and
+    /// BF16 pages attended to in them; all else is as with [`Isa::Avx512Bf16`].
     Amx,
 }
 
