@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use millrace_cpu::Isa;
-use millrace_cpu::linear::{CpuCompute, LinearTask, PackedWeight, QuantizedRows, REDUNDANT_ROWS, StepRows, multiply, quantize};
+use millrace_cpu::linear::{
+    CpuCompute, LinearTask, PackedWeight, QuantizedRows, REDUNDANT_ROWS, StepRows, multiply, prefetch, quantize,
+};
 use millrace_ops::{LinearMode, RowOrder, TensorData, TensorView, WeightFormat, WeightMemory};
 
 const LAYERS: usize = 30;
@@ -107,30 +109,27 @@ fn run(model: &mut Model, rows: usize, threads: usize, passes: usize) -> f64 {
     let passes_of_a_row = tasks.iter().map(LinearTask::passes).max().unwrap_or(1);
     shared.reserve(rows * passes_of_a_row, WIDEST).expect("scratch fits in memory");
     let arrived = AtomicUsize::new(0);
-    let counters: Vec<AtomicUsize> = (0..passes * tasks.len()).map(|_| AtomicUsize::new(0)).collect();
     let start = Instant::now();
     std::thread::scope(|scope| {
         for id in 0..threads {
-            let (tasks, shared, arrived, counters) = (&tasks, &shared, &arrived, &counters);
-            scope.spawn(move || worker(tasks, shared, arrived, counters, (id, threads)));
+            let (tasks, shared, arrived) = (&tasks, &shared, &arrived);
+            scope.spawn(move || worker((tasks, passes), shared, arrived, (id, threads)));
         }
     });
     start.elapsed().as_secs_f64()
 }
 
 fn worker(
-    tasks: &[LinearTask<'_>],
+    (tasks, passes): (&[LinearTask<'_>], usize),
     shared: &QuantizedRows,
     arrived: &AtomicUsize,
-    counters: &[AtomicUsize],
     (id, threads): (usize, usize),
 ) {
     let mut own = QuantizedRows::new();
     let passes_of_a_row = tasks.iter().map(LinearTask::passes).max().unwrap_or(1);
     own.reserve(REDUNDANT_ROWS * passes_of_a_row, WIDEST).expect("scratch fits in memory");
     let mut epoch = 0;
-    for (i, counter) in counters.iter().enumerate() {
-        let task = &tasks[i % tasks.len()];
+    for task in std::iter::repeat_n(tasks, passes).flatten() {
         let redundant = task.rows <= REDUNDANT_ROWS;
         let scratch = if redundant { &own } else { shared };
         let share = if redundant { 0..task.rows } else { task.rows * id / threads..task.rows * (id + 1) / threads };
@@ -142,15 +141,12 @@ fn worker(
                 barrier(arrived, epoch);
             }
         }
-        let chunk = task.weight.chunk_panels(threads);
-        loop {
-            let first = counter.fetch_add(chunk, Ordering::Relaxed);
-            if first >= task.weight.panel_count() {
-                break;
-            }
-            // SAFETY: `out` holds 512 rows of the widest layer; the counter gives each panel to one worker; rows are quantized.
-            unsafe { multiply(task, first..first + chunk, scratch) };
-        }
+        // As the pool's workers do, but for helping each other.
+        let pairs = task.weight.panel_count().div_ceil(2);
+        let panels = pairs * id / threads * 2..(pairs * (id + 1) / threads * 2).min(task.weight.panel_count());
+        prefetch(task.weight, panels.start);
+        // SAFETY: `out` holds 512 rows of the widest layer; shares are disjoint; rows are quantized.
+        unsafe { multiply(task, panels, scratch) };
         epoch += threads;
         barrier(arrived, epoch);
     }

@@ -1,4 +1,4 @@
-//! How workers of one pool keep step: a barrier that spins, then sleeps, and the chunk counter it resets.
+//! How workers of one pool keep step: a barrier that spins, then sleeps, and the counters of chunks that begin anew with each phase.
 //! Knows no work.
 //!
 //! A worker that waits longer than two phases should differ waits for one that lost its core to another program. Giving the
@@ -12,6 +12,8 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
+use crate::shares::Shares;
+
 /// Spins before a patient worker sleeps. About 20 us, of the order of what being put to sleep and woken costs.
 const MOST_SPINS: u32 = 8_000;
 /// The same of the least patient one: about what it takes to look whether the others have just come.
@@ -19,6 +21,8 @@ const FEWEST_SPINS: u32 = 50;
 /// Of so many barriers, impatient workers spin as long as they ever would at one. A prime, so that it is not the same one of every
 /// step.
 const PROBE_EVERY: u32 = 61;
+/// After so many phases the shares forget them, long before their numbers repeat.
+const FORGET_EVERY: u32 = 1 << 20;
 
 /// On a cache line of its own (two, since lines are fetched in pairs), so that writers of one do not slow readers of another.
 #[repr(align(128))]
@@ -34,6 +38,7 @@ pub(crate) struct Barrier {
     /// Spins before a worker sleeps. Written when that changes, which is seldom.
     patience: Line<AtomicU32>,
     next_chunk: Line<AtomicUsize>,
+    shares: Shares,
 }
 
 impl Barrier {
@@ -41,22 +46,21 @@ impl Barrier {
         let line = || Line(AtomicUsize::new(0));
         let word = || Line(AtomicU32::new(0));
         let patience = Line(AtomicU32::new(MOST_SPINS));
-        Self { workers, arrived: line(), generation: word(), sleepers: word(), patience, next_chunk: line() }
+        let shares = Shares::new(workers);
+        Self { workers, arrived: line(), generation: word(), sleepers: word(), patience, next_chunk: line(), shares }
     }
 
     /// Returns once all workers have called it. What they wrote before is visible after, and chunks count from 0 again.
     pub(crate) fn wait(&self) {
+        let generation = self.generation.0.load(Ordering::Acquire);
         if self.workers == 1 {
-            self.next_chunk.0.store(0, Ordering::Relaxed);
+            self.begin_after(generation);
             return;
         }
-        let generation = self.generation.0.load(Ordering::Acquire);
         if self.arrived.0.fetch_add(1, Ordering::AcqRel) + 1 == self.workers {
             // All others wait on the generation, so nobody uses these two now.
             self.arrived.0.store(0, Ordering::Relaxed);
-            self.next_chunk.0.store(0, Ordering::Relaxed);
-            // Both orders are total with those of a worker that goes to sleep: it sees this generation, or is seen here.
-            self.generation.0.store(generation.wrapping_add(1), Ordering::SeqCst);
+            self.begin_after(generation);
             if self.sleepers.0.load(Ordering::SeqCst) > 0 {
                 atomic_wait::wake_all(&self.generation.0);
             }
@@ -71,6 +75,16 @@ impl Barrier {
             atomic_wait::wait(&self.generation.0, generation);
         }
         self.sleepers.0.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Begins the phase after `generation`. Nobody takes chunks meanwhile.
+    fn begin_after(&self, generation: u32) {
+        self.next_chunk.0.store(0, Ordering::Relaxed);
+        if generation.is_multiple_of(FORGET_EVERY) {
+            self.shares.forget(generation);
+        }
+        // Total with the order of a worker that goes to sleep: it sees this generation, or is seen after.
+        self.generation.0.store(generation.wrapping_add(1), Ordering::SeqCst);
     }
 
     /// Spins as long as it pays; whether `generation` has ended meanwhile.
@@ -90,12 +104,18 @@ impl Barrier {
         false
     }
 
-    /// The next `chunk` of `total` items that no worker has taken since the last barrier.
+    /// The next `chunk` of `total` items that no worker has taken since the last barrier, in ascending order.
     #[inline]
     pub(crate) fn take(&self, chunk: usize, total: usize) -> Option<Range<usize>> {
         let chunk = chunk.max(1);
         let start = self.next_chunk.0.fetch_add(chunk, Ordering::Relaxed);
         (start < total).then(|| start..total.min(start + chunk))
+    }
+
+    /// The same, of the share of `worker` while it lasts, in a phase where nobody calls [`Self::take`].
+    #[inline]
+    pub(crate) fn take_near(&self, worker: usize, chunk: usize, total: usize) -> Option<Range<usize>> {
+        self.shares.take(worker, self.generation.0.load(Ordering::Relaxed), chunk, total)
     }
 }
 
@@ -154,8 +174,11 @@ mod tests {
     #[test]
     fn one_worker_waits_for_nobody() {
         let barrier = Barrier::new(1);
-        assert_eq!(barrier.take(3, 4), Some(0..3));
-        barrier.wait();
-        assert_eq!(barrier.take(3, 4), Some(0..3));
+        for _ in 0..3 {
+            assert_eq!(barrier.take(3, 4), Some(0..3));
+            barrier.wait();
+            assert_eq!(barrier.take_near(0, 3, 4), Some(0..3));
+            barrier.wait();
+        }
     }
 }

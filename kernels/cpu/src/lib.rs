@@ -13,6 +13,7 @@ mod ops;
 mod philox;
 mod pool;
 mod queue;
+mod shares;
 mod simd;
 mod strict;
 mod task;

@@ -167,7 +167,7 @@ impl Pool {
         let mut pool = Self { shared, threads: Vec::with_capacity(workers) };
         for index in 0..workers {
             let shared = Arc::clone(&pool.shared);
-            let body = move || if index == 0 { lead(&shared) } else { follow(&shared) };
+            let body = move || if index == 0 { lead(&shared) } else { follow(&shared, index) };
             let spawned = std::thread::Builder::new().name(format!("cpu-worker-{index}")).spawn(body);
             // On an error the pool is dropped, which ends the workers that began.
             let thread = spawned.map_err(|error| BackendError::Failed {
@@ -250,7 +250,7 @@ fn lead(shared: &Shared) {
         let (region, quantized) = (Region::scratch(&memory.memory), Arc::clone(&memory.quantized));
         let current = Arc::new(Current { submission, shared: region, quantized });
         begin(shared, Some(Arc::clone(&current)));
-        work(shared, &current, &mut scratch, shared.times.stopwatch());
+        work(shared, &current, (0, &mut scratch), shared.times.stopwatch());
         lock(&shared.inbox).current = None;
         drop(running);
         current.submission.complete();
@@ -273,14 +273,14 @@ fn begin(shared: &Shared, current: Option<Arc<Current>>) {
 }
 
 /// Workers other than the first.
-fn follow(shared: &Shared) {
+fn follow(shared: &Shared, index: usize) {
     let mut scratch = Scratch::default();
     let mut seen = 0;
     loop {
         let begun = await_begin(shared, seen);
         let current = lock(&shared.inbox).current.clone();
         let Some(current) = current else { return };
-        work(shared, &current, &mut scratch, None);
+        work(shared, &current, (index, &mut scratch), None);
         seen = begun;
     }
 }
@@ -341,12 +341,13 @@ fn idle(ready: impl Fn() -> bool) {
 }
 
 /// One worker's part of a submission. All workers pass the same barriers whatever goes wrong.
-fn work(shared: &Shared, current: &Current, scratch: &mut Scratch, mut stopwatch: Option<Stopwatch<'_>>) {
+fn work(shared: &Shared, current: &Current, (index, scratch): (usize, &mut Scratch), mut stopwatch: Option<Stopwatch<'_>>) {
     let Current { submission, shared: region, quantized } = current;
     for Planned { kind, task } in &submission.tasks {
         for phase in 0..task.phases() {
             if !submission.failed() {
                 let mut worker = Worker {
+                    index,
                     workers: shared.workers,
                     isa: shared.compute.isa,
                     scratch: &mut *scratch,

@@ -36,6 +36,8 @@ pub(crate) trait Task: Send + Sync {
 
 /// What one worker has at hand in a phase.
 pub(crate) struct Worker<'a> {
+    /// Which of `workers` it is.
+    pub(crate) index: usize,
     pub(crate) workers: usize,
     pub(crate) isa: Isa,
     /// This worker's own scratch; see [`Scratch::floats`].

@@ -2,9 +2,23 @@
 
 use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
 
-use super::LinearTask;
+use super::{LinearTask, PackedWeight};
 
 const LINE_BYTES: usize = 64;
+
+/// Two panels of narrow rows; more would still be under way when they are wanted.
+const FIRST_BYTES: usize = 16 << 10;
+
+/// Asks for the beginning of the panels from `panel` on.
+pub(super) fn first(weight: &PackedWeight, panel: usize) {
+    let from = panel.saturating_mul(weight.layout.panel_bytes());
+    let bytes = weight.storage.bytes().saturating_sub(from).min(FIRST_BYTES);
+    for line in 0..bytes / LINE_BYTES {
+        let at = weight.storage.start().wrapping_add(from + line * LINE_BYTES);
+        // SAFETY: prefetching touches nothing, and every x86-64 has it.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) };
+    }
+}
 
 /// What to prefetch while tiles of one or two panels are computed: the panels behind them, spread evenly over all steps of all
 /// tiles, so that memory is read all the time. To the second cache level: two panels of wide rows overflow the first.

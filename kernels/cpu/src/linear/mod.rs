@@ -7,7 +7,7 @@
 //!   quantize rows   each worker its share, or all rows              -
 //!                   into its own scratch where they are few
 //!   barrier         unless the scratch is the worker's own          -
-//!   multiply        panel ranges, from an atomic counter         multiply
+//!   multiply        panel ranges, each worker its share first    multiply
 //! ```
 //!
 //! A row's result does not depend, to the bit, on the rows beside it or on how panels are split, for one [`Isa`].
@@ -84,6 +84,15 @@ impl LinearTask<'_> {
     fn scratch_row(&self, row: usize, pass: usize) -> usize {
         (self.quantized_row + row) * self.passes() + pass
     }
+}
+
+/// Asks for the first panels from `panel` on, before a product of few rows begins there. Changes nothing; does nothing where there are
+/// none, or no way to ask.
+pub fn prefetch(weight: &PackedWeight, panel: usize) {
+    #[cfg(target_arch = "x86_64")]
+    ahead::first(weight, panel);
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (weight, panel);
 }
 
 /// Quantizes `rows` of the task's activations, and what that leaves over where the product has more passes, into the rows of `to`

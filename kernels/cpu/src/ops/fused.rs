@@ -8,7 +8,7 @@
 
 use millrace_ops::{BackendError, Op};
 
-use super::linear::{LinearOp, Quantizing};
+use super::linear::{LinearOp, Quantizing, Run};
 use super::norm::RmsNormTask;
 use super::silu::SiluMulTask;
 use crate::isa::Isa;
@@ -113,7 +113,8 @@ impl FusedTask {
     fn alone(&self, worker: &mut Worker<'_>) -> Result<(), BackendError> {
         let (rows, width) = self.rows.shape();
         let Some(panels) = self.linear.first_panels(worker)? else { return Ok(()) };
-        let (isa, shared) = (worker.isa, (worker.barrier, worker.workers));
+        let isa = worker.isa;
+        let run = Run { barrier: worker.barrier, index: worker.index, workers: worker.workers };
         let (made, quantized) = worker.scratch.floats_and_quantized(rows * width)?;
         for (row, made) in made.chunks_exact_mut(width).enumerate() {
             // SAFETY: the input is written by nobody in this phase: it is not the product's output.
@@ -124,6 +125,6 @@ impl FusedTask {
             unsafe { self.rows.output().items_mut::<f32>(0, rows * width) }.copy_from_slice(made);
         }
         // SAFETY: all rows are in this worker's scratch.
-        unsafe { self.linear.multiply_redundantly(made.as_ptr(), panels, quantized, shared) }
+        unsafe { self.linear.multiply_redundantly(made.as_ptr(), panels, quantized, run) }
     }
 }

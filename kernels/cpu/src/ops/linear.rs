@@ -5,7 +5,7 @@ use std::ops::Range;
 use millrace_ops::{BackendError, Linear, LinearMode, WeightMemory};
 
 use crate::barrier::Barrier;
-use crate::linear::{ActivationForm, LinearTask, PackedWeight, QuantizedRows, REDUNDANT_ROWS, multiply, quantize};
+use crate::linear::{ActivationForm, LinearTask, PackedWeight, QuantizedRows, REDUNDANT_ROWS, multiply, prefetch, quantize};
 use crate::memory::Region;
 use crate::ops::weights::Prepared;
 use crate::pool::Compute;
@@ -101,19 +101,24 @@ impl LinearOp {
     /// The first panels for a worker; none where others have them all.
     pub(super) fn first_panels(&self, worker: &Worker<'_>) -> Result<Option<Range<usize>>, BackendError> {
         let weight = self.weight.packed(self.arguments)?;
-        Ok(worker.take(weight.chunk_panels(worker.workers), weight.panel_count()))
+        let panels = worker.barrier.take_near(worker.index, weight.chunk_panels(worker.workers), weight.panel_count());
+        if let Some(panels) = &panels {
+            // Memory is busy while the activations are made.
+            prefetch(weight, panels.start);
+        }
+        Ok(panels)
     }
 
     /// The phase after shared quantizing, or the only one.
     pub(super) fn multiply(&self, worker: &mut Worker<'_>) -> Result<(), BackendError> {
         let Some(panels) = self.first_panels(worker)? else { return Ok(()) };
-        let (barrier, workers) = (worker.barrier, worker.workers);
+        let run = Run { barrier: worker.barrier, index: worker.index, workers: worker.workers };
         if self.quantizing == Quantizing::Redundant {
             // SAFETY: `x` holds all rows and is written by nobody in this phase.
-            return unsafe { self.multiply_redundantly(self.x(), panels, &mut worker.scratch.quantized, (barrier, workers)) };
+            return unsafe { self.multiply_redundantly(self.x(), panels, &mut worker.scratch.quantized, run) };
         }
         let weight = self.weight.packed(self.arguments)?;
-        multiply_all(&self.task(weight, self.x()), panels, worker.quantized, (barrier, weight.chunk_panels(workers)));
+        multiply_all(&self.task(weight, self.x()), panels, worker.quantized, run);
         Ok(())
     }
 
@@ -126,26 +131,34 @@ impl LinearOp {
         x: *const f32,
         panels: Range<usize>,
         own: &mut QuantizedRows,
-        (barrier, workers): (&Barrier, usize),
+        run: Run<'_>,
     ) -> Result<(), BackendError> {
         let weight = self.weight.packed(self.arguments)?;
         let task = self.task(weight, x);
         own.reserve(self.quantized_rows, self.cols).map_err(|why| self.arguments.invalid(why))?;
         // SAFETY: this function's condition; the scratch is this worker's own, with room reserved above.
         unsafe { quantize(&task, 0..self.rows, own) };
-        multiply_all(&task, panels, own, (barrier, weight.chunk_panels(workers)));
+        multiply_all(&task, panels, own, run);
         Ok(())
     }
 }
 
-/// Multiplies `panels`, then whatever of the others nobody has taken, in runs of `chunk`. Activations are written by nobody in this
-/// phase.
-fn multiply_all(task: &LinearTask<'_>, mut panels: Range<usize>, quantized: &QuantizedRows, (barrier, chunk): (&Barrier, usize)) {
+/// Who takes panels of a product, and where from.
+#[derive(Clone, Copy)]
+pub(super) struct Run<'a> {
+    pub(super) barrier: &'a Barrier,
+    pub(super) index: usize,
+    pub(super) workers: usize,
+}
+
+/// Multiplies `panels`, then whatever of the others nobody has taken. Activations are written by nobody in this phase.
+fn multiply_all(task: &LinearTask<'_>, mut panels: Range<usize>, quantized: &QuantizedRows, run: Run<'_>) {
+    let chunk = task.weight.chunk_panels(run.workers);
     loop {
         // SAFETY: addresses and sizes were checked by `new`; `x`, bias and scratch are written by nobody in this phase; these columns
         // of `out` belong to the worker that took the panels.
         unsafe { multiply(task, panels, quantized) };
-        match barrier.take(chunk, task.weight.panel_count()) {
+        match run.barrier.take_near(run.index, chunk, task.weight.panel_count()) {
             Some(next) => panels = next,
             None => return,
         }
