@@ -173,10 +173,10 @@ fn a_draft_whose_rows_are_all_gone_loses_no_tag_change() {
     decode.abort(SeqId(1));
     assert!(decode.dispatch(draft).is_none() && decode.in_flight().is_none());
     assert_eq!(decode.counters().stale_rows, 1);
-    start(&mut decode, &entry(2, 3, 20));
+    start(&mut decode, &entry(2, 7, 20));
     let plan = step(&mut decode).unwrap();
     let changed: Vec<bool> = plan.changes.iter().map(|change| change.zero).collect();
-    assert_eq!((plan.step, changed), (1, vec![true, false]), "the freed page is zeroed, the new one tagged");
+    assert_eq!((plan.step, changed), (1, vec![true, false]), "the freed page, taken again, is zeroed and tagged, the other tagged");
 }
 
 /// A page forced away from a running sequence: that one ends as stale, its neighbours with the tokens that they have alone.
