@@ -10,6 +10,9 @@ pub enum Isa {
     Scalar,
     /// AVX2 with FMA and F16C.
     Avx2,
+    /// AVX-VNNI, and all that [`Isa::Avx2`] needs: processors without AVX-512 that have its dot products of bytes in 256 bits. Integer
+    /// weights are multiplied by them; all else is as with [`Isa::Avx2`].
+    AvxVnni,
     /// AVX-512 F, BW, DQ, VL and VNNI, and all that [`Isa::Avx2`] needs.
     Avx512,
     /// AVX-512 BF16 and VBMI, and all that [`Isa::Avx512`] needs. In queues of many rows BF16 and FP8 weights are multiplied by dot
@@ -21,7 +24,7 @@ pub enum Isa {
 }
 
 impl Isa {
-    const ALL: [Self; 5] = [Self::Scalar, Self::Avx2, Self::Avx512, Self::Avx512Bf16, Self::Amx];
+    const ALL: [Self; 6] = [Self::Scalar, Self::Avx2, Self::AvxVnni, Self::Avx512, Self::Avx512Bf16, Self::Amx];
 
     /// The best one of this machine.
     pub fn detect() -> Self {
@@ -50,6 +53,7 @@ impl Isa {
             match self {
                 Self::Scalar => true,
                 Self::Avx2 => avx2(),
+                Self::AvxVnni => avx2() && is_x86_feature_detected!("avxvnni"),
                 Self::Avx512 => avx512(),
                 Self::Avx512Bf16 => bf16(),
                 Self::Amx => bf16() && tiles_granted(),
@@ -96,6 +100,7 @@ impl fmt::Display for Isa {
         f.write_str(match self {
             Self::Scalar => "scalar",
             Self::Avx2 => "avx2",
+            Self::AvxVnni => "avx-vnni",
             Self::Avx512 => "avx512-vnni",
             Self::Avx512Bf16 => "avx512-bf16",
             Self::Amx => "amx",

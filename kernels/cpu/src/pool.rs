@@ -54,7 +54,7 @@ impl Compute {
     pub(crate) fn lanes(self) -> Option<usize> {
         match (self.mode, self.isa) {
             (crate::CpuCompute::Reference, _) | (_, Isa::Scalar) => None,
-            (_, Isa::Avx2) => Some(8),
+            (_, Isa::Avx2 | Isa::AvxVnni) => Some(8),
             (_, Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx) => Some(16),
         }
     }

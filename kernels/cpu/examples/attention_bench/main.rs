@@ -60,6 +60,7 @@ fn main() -> Result<(), AnyError> {
         None | Some("best") => None,
         Some("scalar") => Some(Isa::Scalar),
         Some("avx2") => Some(Isa::Avx2),
+        Some("avxvnni") => Some(Isa::AvxVnni),
         Some("avx512") => Some(Isa::Avx512),
         Some("avx512bf16") => Some(Isa::Avx512Bf16),
         Some("amx") => Some(Isa::Amx),

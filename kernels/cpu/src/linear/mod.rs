@@ -120,7 +120,7 @@ pub unsafe fn quantize(task: &LinearTask<'_>, rows: Range<usize>, to: &Quantized
         match task.weight.isa {
             Isa::Scalar => activations::quantize(&source, rows.clone(), to),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => avx2::quantize(&source, rows.clone(), to),
+            Isa::Avx2 | Isa::AvxVnni => avx2::quantize(&source, rows.clone(), to),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => avx512::quantize(&source, rows.clone(), to),
             #[cfg(not(target_arch = "x86_64"))]
@@ -130,7 +130,9 @@ pub unsafe fn quantize(task: &LinearTask<'_>, rows: Range<usize>, to: &Quantized
             match task.weight.isa {
                 Isa::Scalar => activations::quantize_remainders(&source, rows.clone(), to),
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => avx2::quantize_remainders(&source, rows.clone(), to),
+                Isa::Avx2 | Isa::AvxVnni | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => {
+                    avx2::quantize_remainders(&source, rows.clone(), to)
+                }
                 #[cfg(not(target_arch = "x86_64"))]
                 _ => activations::quantize_remainders(&source, rows.clone(), to),
             }
@@ -168,9 +170,11 @@ pub unsafe fn multiply(task: &LinearTask<'_>, panels: Range<usize>, scratch: &Qu
                 avx512::multiply_dense(task, layout, panels)
             }
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx2, PanelLayout::Int(layout)) => avx2::multiply_int(task, layout, panels, scratch),
+            (Isa::Avx2, PanelLayout::Int(layout)) => avx2::multiply_int::<false>(task, layout, panels, scratch),
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx2, PanelLayout::Dense(layout)) => avx2::multiply_dense(task, layout, panels),
+            (Isa::AvxVnni, PanelLayout::Int(layout)) => avx2::multiply_int::<true>(task, layout, panels, scratch),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx2 | Isa::AvxVnni, PanelLayout::Dense(layout)) => avx2::multiply_dense(task, layout, panels),
             (_, PanelLayout::Int(layout)) => scalar::multiply_int(task, layout, panels, scratch),
             (_, PanelLayout::Dense(layout)) => scalar::multiply_dense(task, layout, panels),
         }

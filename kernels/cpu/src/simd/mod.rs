@@ -56,7 +56,7 @@ macro_rules! dispatched {
                 Isa::Scalar => $scalar($($arg),*),
                 // SAFETY: a backend is made only with an instruction set that the machine has.
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx2 => unsafe { with_avx2($($arg),*) },
+                Isa::Avx2 | Isa::AvxVnni => unsafe { with_avx2($($arg),*) },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => unsafe { with_avx512($($arg),*) },

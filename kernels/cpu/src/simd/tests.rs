@@ -136,7 +136,7 @@ fn transposing_exchanges_rows_and_lanes() {
         let (floats, lanes) = match isa {
             Isa::Scalar => continue,
             // SAFETY: the machine has the set.
-            Isa::Avx2 => (unsafe { with_avx2() }, 8),
+            Isa::Avx2 | Isa::AvxVnni => (unsafe { with_avx2() }, 8),
             // SAFETY: as above.
             Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => (unsafe { with_avx512() }, 16),
         };

@@ -38,6 +38,11 @@ fn avx2() {
 }
 
 #[test]
+fn avx_vnni() {
+    run_on(Isa::AvxVnni);
+}
+
+#[test]
 fn avx512() {
     run_on(Isa::Avx512);
 }

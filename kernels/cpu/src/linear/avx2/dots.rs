@@ -20,7 +20,7 @@ pub(super) type Halves = [__m256i; 2];
 /// # Safety
 /// An activation block at `x`; `line < 8`.
 #[inline(always)]
-unsafe fn four(x: *const ActivationBlock, line: usize) -> __m256i {
+pub(super) unsafe fn four(x: *const ActivationBlock, line: usize) -> __m256i {
     // SAFETY: the caller's condition: 32 bytes of `q` come first.
     unsafe { _mm256_set1_epi32(x.cast::<i32>().add(line).read()) }
 }
@@ -30,7 +30,7 @@ unsafe fn four(x: *const ActivationBlock, line: usize) -> __m256i {
 /// # Safety
 /// 64 bytes at `codes`.
 #[inline(always)]
-unsafe fn line_at(codes: *const u8) -> Halves {
+pub(super) unsafe fn line_at(codes: *const u8) -> Halves {
     // SAFETY: the caller's condition.
     unsafe { [_mm256_loadu_si256(codes.cast()), _mm256_loadu_si256(codes.add(32).cast())] }
 }

@@ -1,4 +1,4 @@
-//! Integer products with AVX2: a tile is a panel of 16 rows by T quantized rows of activations, its sums in registers. Both
+//! Integer products with AVX2, by the dot products of AVX-VNNI where the processor has them: a tile is a panel of 16 rows by T quantized rows of activations, its sums in registers. Both
 //! passes over a row of activations are in one tile, so that codes are unpacked once.
 //!
 //! Steps and their order per block are those of the AVX-512 kernels, but for zero points of codes around a centre, which are
@@ -14,7 +14,7 @@ use super::super::ahead::Ahead;
 use super::super::form::ActivationForm;
 use super::super::layout::{Codes, IntLayout, Offset, PANEL_ROWS};
 use super::super::scale_type::ScaleType;
-use super::{dots, store};
+use super::{dots, dots_vnni, store};
 
 const NIBBLES: u8 = Codes::Nibbles as u8;
 const NARROW: u8 = Codes::Narrow as u8;
@@ -58,8 +58,8 @@ struct Place<'a> {
 /// See [`super::super::multiply`].
 ///
 /// # Safety
-/// As there; AVX2, FMA and F16C are available.
-pub(in super::super) unsafe fn multiply_int(
+/// As there; AVX2, FMA and F16C are available, and AVX-VNNI for `VNNI`.
+pub(in super::super) unsafe fn multiply_int<const VNNI: bool>(
     task: &LinearTask<'_>,
     layout: &IntLayout,
     panels: Range<usize>,
@@ -68,33 +68,38 @@ pub(in super::super) unsafe fn multiply_int(
     // SAFETY: this function's conditions are theirs.
     unsafe {
         match layout.codes {
-            Codes::Nibbles => by_scale::<NIBBLES>(task, layout, panels, scratch),
-            Codes::Narrow => by_scale::<NARROW>(task, layout, panels, scratch),
-            Codes::Wide if task.form == ActivationForm::Merged => by_scale::<WIDE_MERGED>(task, layout, panels, scratch),
-            Codes::Wide => by_scale::<WIDE>(task, layout, panels, scratch),
+            Codes::Nibbles => by_scale::<VNNI, NIBBLES>(task, layout, panels, scratch),
+            Codes::Narrow => by_scale::<VNNI, NARROW>(task, layout, panels, scratch),
+            Codes::Wide if task.form == ActivationForm::Merged => by_scale::<VNNI, WIDE_MERGED>(task, layout, panels, scratch),
+            Codes::Wide => by_scale::<VNNI, WIDE>(task, layout, panels, scratch),
         }
     }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn by_scale<const CODES: u8>(task: &LinearTask<'_>, layout: &IntLayout, panels: Range<usize>, scratch: &QuantizedRows) {
+unsafe fn by_scale<const VNNI: bool, const CODES: u8>(
+    task: &LinearTask<'_>,
+    layout: &IntLayout,
+    panels: Range<usize>,
+    scratch: &QuantizedRows,
+) {
     // SAFETY: this function's conditions are theirs.
     unsafe {
         match (layout.offset, layout.scale) {
-            (Offset::Centre, ScaleType::F16) => product::<CODES, F16, CENTRE>(task, layout, panels, scratch),
-            (Offset::Centre, ScaleType::Bf16) => product::<CODES, BF16, CENTRE>(task, layout, panels, scratch),
-            (Offset::Centre, ScaleType::F32) => product::<CODES, F32, CENTRE>(task, layout, panels, scratch),
+            (Offset::Centre, ScaleType::F16) => product::<VNNI, CODES, F16, CENTRE>(task, layout, panels, scratch),
+            (Offset::Centre, ScaleType::Bf16) => product::<VNNI, CODES, BF16, CENTRE>(task, layout, panels, scratch),
+            (Offset::Centre, ScaleType::F32) => product::<VNNI, CODES, F32, CENTRE>(task, layout, panels, scratch),
             // Minima have F16 scales, zero points 4-bit codes.
-            (Offset::Minimum, _) => product::<CODES, F16, MINIMUM>(task, layout, panels, scratch),
-            (Offset::Zero, ScaleType::F16) => product::<NIBBLES, F16, ZERO>(task, layout, panels, scratch),
-            (Offset::Zero, ScaleType::Bf16) => product::<NIBBLES, BF16, ZERO>(task, layout, panels, scratch),
-            (Offset::Zero, ScaleType::F32) => product::<NIBBLES, F32, ZERO>(task, layout, panels, scratch),
+            (Offset::Minimum, _) => product::<VNNI, CODES, F16, MINIMUM>(task, layout, panels, scratch),
+            (Offset::Zero, ScaleType::F16) => product::<VNNI, NIBBLES, F16, ZERO>(task, layout, panels, scratch),
+            (Offset::Zero, ScaleType::Bf16) => product::<VNNI, NIBBLES, BF16, ZERO>(task, layout, panels, scratch),
+            (Offset::Zero, ScaleType::F32) => product::<VNNI, NIBBLES, F32, ZERO>(task, layout, panels, scratch),
         }
     }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn product<const CODES: u8, const SCALE: u8, const OFFSET: u8>(
+unsafe fn product<const VNNI: bool, const CODES: u8, const SCALE: u8, const OFFSET: u8>(
     task: &LinearTask<'_>,
     layout: &IntLayout,
     panels: Range<usize>,
@@ -122,12 +127,12 @@ unsafe fn product<const CODES: u8, const SCALE: u8, const OFFSET: u8>(
             // SAFETY: the panel is in the range and `place.row + rows <= task.rows`; the rest is the caller's condition.
             unsafe {
                 match (passes, rows) {
-                    (1, 1) => run::<CODES, SCALE, OFFSET, 1, 1>(task, &shape, &place),
-                    (1, 2) => run::<CODES, SCALE, OFFSET, 2, 1>(task, &shape, &place),
-                    (1, 3) => run::<CODES, SCALE, OFFSET, 3, 1>(task, &shape, &place),
-                    (1, _) => run::<CODES, SCALE, OFFSET, 4, 1>(task, &shape, &place),
-                    (_, 1) => run::<CODES, SCALE, OFFSET, 2, 2>(task, &shape, &place),
-                    (_, _) => run::<CODES, SCALE, OFFSET, 4, 2>(task, &shape, &place),
+                    (1, 1) => run::<VNNI, CODES, SCALE, OFFSET, 1, 1>(task, &shape, &place),
+                    (1, 2) => run::<VNNI, CODES, SCALE, OFFSET, 2, 1>(task, &shape, &place),
+                    (1, 3) => run::<VNNI, CODES, SCALE, OFFSET, 3, 1>(task, &shape, &place),
+                    (1, _) => run::<VNNI, CODES, SCALE, OFFSET, 4, 1>(task, &shape, &place),
+                    (_, 1) => run::<VNNI, CODES, SCALE, OFFSET, 2, 2>(task, &shape, &place),
+                    (_, _) => run::<VNNI, CODES, SCALE, OFFSET, 4, 2>(task, &shape, &place),
                 }
             }
             place.row += rows;
@@ -140,8 +145,53 @@ unsafe fn product<const CODES: u8, const SCALE: u8, const OFFSET: u8>(
 ///
 /// # Safety
 /// A panel and T quantized rows from `place`; the conditions of [`multiply_int`].
+#[inline(always)]
+unsafe fn run<const VNNI: bool, const CODES: u8, const SCALE: u8, const OFFSET: u8, const T: usize, const PASSES: usize>(
+    task: &LinearTask<'_>,
+    shape: &Shape,
+    place: &Place<'_>,
+) {
+    // SAFETY: the caller's condition.
+    unsafe {
+        if VNNI {
+            run_vnni::<CODES, SCALE, OFFSET, T, PASSES>(task, shape, place);
+        } else {
+            run_avx2::<CODES, SCALE, OFFSET, T, PASSES>(task, shape, place);
+        }
+    }
+}
+
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn run<const CODES: u8, const SCALE: u8, const OFFSET: u8, const T: usize, const PASSES: usize>(
+unsafe fn run_avx2<const CODES: u8, const SCALE: u8, const OFFSET: u8, const T: usize, const PASSES: usize>(
+    task: &LinearTask<'_>,
+    shape: &Shape,
+    place: &Place<'_>,
+) {
+    // SAFETY: the caller's condition.
+    unsafe { whole_tile::<false, CODES, SCALE, OFFSET, T, PASSES>(task, shape, place) }
+}
+
+#[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+unsafe fn run_vnni<const CODES: u8, const SCALE: u8, const OFFSET: u8, const T: usize, const PASSES: usize>(
+    task: &LinearTask<'_>,
+    shape: &Shape,
+    place: &Place<'_>,
+) {
+    // SAFETY: the caller's condition.
+    unsafe { whole_tile::<true, CODES, SCALE, OFFSET, T, PASSES>(task, shape, place) }
+}
+
+/// # Safety
+/// As [`run`]; the caller has the features enabled.
+#[inline(always)]
+unsafe fn whole_tile<
+    const VNNI: bool,
+    const CODES: u8,
+    const SCALE: u8,
+    const OFFSET: u8,
+    const T: usize,
+    const PASSES: usize,
+>(
     task: &LinearTask<'_>,
     shape: &Shape,
     place: &Place<'_>,
@@ -153,7 +203,7 @@ unsafe fn run<const CODES: u8, const SCALE: u8, const OFFSET: u8, const T: usize
         for (t, x) in x.iter_mut().enumerate() {
             *x = place.scratch.row(task.scratch_row(place.row + t / PASSES, t % PASSES), task.weight.cols);
         }
-        let sums = tile::<CODES, SCALE, OFFSET, T>(shape, w, x, place.ahead);
+        let sums = tile::<VNNI, CODES, SCALE, OFFSET, T>(shape, w, x, place.ahead);
         for row in 0..T / PASSES {
             let mut sum = sums[row * PASSES];
             for rest in &sums[row * PASSES + 1..(row + 1) * PASSES] {
@@ -170,7 +220,7 @@ unsafe fn run<const CODES: u8, const SCALE: u8, const OFFSET: u8, const T: usize
 /// # Safety
 /// A panel at `w` and `shape.blocks` activation blocks at each of `x`.
 #[inline(always)]
-unsafe fn tile<const CODES: u8, const SCALE: u8, const OFFSET: u8, const T: usize>(
+unsafe fn tile<const VNNI: bool, const CODES: u8, const SCALE: u8, const OFFSET: u8, const T: usize>(
     shape: &Shape,
     w: *const u8,
     x: [*const ActivationBlock; T],
@@ -191,6 +241,8 @@ unsafe fn tile<const CODES: u8, const SCALE: u8, const OFFSET: u8, const T: usiz
             }
             let codes = w.add(block * code_bytes);
             let dots = match CODES {
+                NIBBLES if VNNI => dots_vnni::nibbles(codes, shape.lines, x),
+                NARROW | WIDE if VNNI => dots_vnni::bytes(codes, shape.lines, x),
                 NIBBLES => dots::nibbles(codes, shape.lines, x),
                 NARROW => dots::narrow(codes, shape.lines, x),
                 WIDE_MERGED => dots::wide_merged(codes, shape.lines, (x, shape.row_bytes)),
@@ -202,6 +254,8 @@ unsafe fn tile<const CODES: u8, const SCALE: u8, const OFFSET: u8, const T: usiz
                 let zero = if OFFSET == ZERO { load_zeros(beside) } else { _mm256_setzero_ps() };
                 for t in 0..T {
                     let start = match (CODES, OFFSET) {
+                        (WIDE, CENTRE) if VNNI => (*x[t]).zero_128,
+                        (WIDE, _) if VNNI => 0,
                         (WIDE | WIDE_MERGED, MINIMUM) => -(*x[t]).zero_128,
                         (WIDE | WIDE_MERGED, _) | (_, MINIMUM | ZERO) => 0,
                         _ => (*x[t]).zero_8,

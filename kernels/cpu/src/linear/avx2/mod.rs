@@ -1,8 +1,9 @@
-//! AVX2 kernels: activations to INT8 and what integer and dense products share. Called through `super::super` only, after the
+//! AVX2 kernels, with AVX-VNNI where integer products can use it: activations to INT8 and what integer and dense products share. Called through `super::super` only, after the
 //! instruction set was checked.
 
 mod dense;
 mod dots;
+mod dots_vnni;
 mod int;
 
 use std::arch::x86_64::*;

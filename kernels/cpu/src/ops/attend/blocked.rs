@@ -358,7 +358,7 @@ unsafe fn dispatch(isa: Isa, call: Call<'_>, work: &mut Work<'_>) {
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, call) => with_avx512(call, work),
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx2, call) => with_avx2(call, work),
+            (Isa::Avx2 | Isa::AvxVnni, call) => with_avx2(call, work),
             // `lower` gives other sets the plain form.
             _ => unreachable!("blocked attention without vectors"),
         }

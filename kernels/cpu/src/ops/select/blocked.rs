@@ -231,7 +231,7 @@ unsafe fn dispatch(isa: Isa, part: Part<'_>) {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => with_avx512(part),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => with_avx2(part),
+            Isa::Avx2 | Isa::AvxVnni => with_avx2(part),
             // `lower` gives other sets the plain form.
             _ => unreachable!("blocked scores without vectors"),
         }
