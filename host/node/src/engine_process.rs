@@ -141,13 +141,7 @@ impl EngineProcess {
     }
 
     /// Prefill connects to decode.
-    fn connect(
-        &self,
-        lane: &str,
-        wire: Wire,
-        at: watch::Receiver<Option<SocketAddr>>,
-        doors: &mut Doors,
-    ) {
+    fn connect(&self, lane: &str, wire: Wire, at: watch::Receiver<Option<SocketAddr>>, doors: &mut Doors) {
         let purpose = format!("{LANE}{lane}");
         match self.pool().stage {
             Stage::Prefill => {

@@ -118,11 +118,7 @@ impl FrameWriter {
 
     /// Writes the frames that `encode` makes of what comes out of a queue, with keep-alives while nothing comes, until the queue or
     /// the connection ends. `encode` is told how many wait behind it; what was written is sent where none does.
-    pub async fn carry<T>(
-        &mut self,
-        queue: &mut mpsc::Receiver<T>,
-        mut encode: impl FnMut(T, usize) -> Vec<u8>,
-    ) -> ChannelError {
+    pub async fn carry<T>(&mut self, queue: &mut mpsc::Receiver<T>, mut encode: impl FnMut(T, usize) -> Vec<u8>) -> ChannelError {
         loop {
             let frame = match timeout(KEEP_ALIVE, queue.recv()).await {
                 Ok(Some(next)) => encode(next, queue.len()),

@@ -39,6 +39,7 @@ pub async fn dial(endpoint: Endpoint, purpose: String, mut peer: watch::Receiver
         let ended = tokio::select! {
             ended = connection => ended,
             changed = peer.changed() => {
+                wire.give_up().await;
                 if changed.is_err() {
                     return;
                 }
@@ -69,7 +70,10 @@ pub async fn answer(mut channels: mpsc::Receiver<Channel>, mut wire: Wire) {
     let mut next = channels.recv().await;
     while let Some(channel) = next {
         next = tokio::select! {
-            newer = channels.recv() => newer,
+            newer = channels.recv() => {
+                wire.give_up().await;
+                newer
+            }
             () = wire.carry(channel) => channels.recv().await,
         };
     }

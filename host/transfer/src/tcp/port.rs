@@ -158,6 +158,11 @@ impl Wire {
         self.tell(Event::Closed(ended)).await;
     }
 
+    /// Tells the thread that the connection is over whose [`Self::carry`] was dropped.
+    pub async fn give_up(&mut self) {
+        self.tell(Event::Closed(ChannelError::Ended)).await;
+    }
+
     /// Whether the thread is gone.
     pub fn is_closed(&self) -> bool {
         self.events.is_closed()
