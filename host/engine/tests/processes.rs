@@ -74,9 +74,12 @@ fn a_decode_process_that_dies_takes_only_what_it_ran() {
     let (one, mut pair) = (Rig::start(setup()), Pair::start(slow()));
     let (mut survivors, mut lost, mut on_their_way) = (0, 0, 0);
     for round in 0..6 {
+        let before = pair.decode.snapshot().counters.output_tokens;
         let streams: Vec<_> = prompts().iter().map(|prompt| pair.submit(prompt, 40)).collect();
-        let attached = || pair.decode.snapshot().counters.output_tokens;
-        pair.wait_until("as many tokens as this round wants", || attached() >= 5 * round && (round > 0 || pair.sends().open > 0));
+        // A life runs what is left of the round before, too.
+        let decoded = || pair.decode.snapshot().counters.output_tokens;
+        let so_many = before + 5 * round;
+        pair.wait_until("the decode engine has work", || decoded() >= so_many && (round > 0 || pair.sends().open > 0));
         on_their_way += pair.sends().open;
         pair.replace_decode();
         for (prompt, (seq, events)) in prompts().iter().zip(streams) {
