@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use millrace_transfer::tcp::{Channel, Endpoint, HandshakeError, Secret};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -11,12 +12,15 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, Serve
 use rustls::{ClientConfig, DigitallySignedStruct, ServerConfig, SignatureScheme};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
 /// What either side says first.
 const VERSION: &[u8] = b"MILLRACE\x01\x00";
 const PROOF_BYTES: usize = 32;
 const PURPOSE: &str = "control";
+/// For what ends at once where the attacker is seen.
+const LONG: Duration = Duration::from_secs(5);
 
 fn honest() -> Endpoint {
     Endpoint::new(Secret::new([1; 32])).unwrap()
@@ -112,7 +116,7 @@ async fn a_proof_that_is_carried_on_is_worth_nothing() {
     let carry = async {
         let mut from = end_session_of(between).await;
         let mut to = begin_session_with(victim_at).await;
-        let _ = copy_bidirectional(&mut from, &mut to).await;
+        let _ = timeout(LONG, copy_bidirectional(&mut from, &mut to)).await;
     };
     let client = honest();
     let (accepted, connected, ()) = tokio::join!(victim(victim_listens), client.connect(between_at, PURPOSE), carry);
@@ -132,7 +136,7 @@ async fn a_proof_that_was_recorded_is_worth_nothing() {
         let mut to = begin_session_with(victim_at).await;
         to.write_all(&hello).await.unwrap();
         let mut said = Vec::new();
-        let _ = to.read_to_end(&mut said).await;
+        let _ = timeout(LONG, to.read_to_end(&mut said)).await;
         said
     };
     let client = honest();
@@ -153,7 +157,7 @@ async fn a_false_proof_of_the_listening_side_is_refused() {
             let own = &hello[VERSION.len()..VERSION.len() + PROOF_BYTES];
             let proof = if sends_back { own.to_vec() } else { vec![0x5a; PROOF_BYTES] };
             from.write_all(&proof).await.unwrap();
-            let _ = from.read_to_end(&mut Vec::new()).await;
+            let _ = timeout(LONG, from.read_to_end(&mut Vec::new())).await;
         };
         let client = honest();
         let (connected, ()) = tokio::join!(client.connect(between_at, PURPOSE), pretend);
