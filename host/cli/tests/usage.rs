@@ -76,7 +76,7 @@ fn every_command_refuses_wrong_usage_alike() {
     std::fs::write(bad.path(), "[server]\nlisten = 7\n").expect("written");
     let bad = bad.path().to_str().expect("UTF-8");
     let one = ["--gpus", "8", "--gpu-memory", "140.4"];
-    let cases: [(&str, Vec<&str>, &str); 38] = [
+    let cases: [(&str, Vec<&str>, &str); 41] = [
         ("serve", vec![], "--config"),
         ("serve", vec!["-c", bad], "server.listen"),
         ("serve", vec!["-c", "/nowhere.toml"], "/nowhere.toml"),
@@ -114,6 +114,9 @@ fn every_command_refuses_wrong_usage_alike() {
         ("bench engine", vec!["-m", model, "-b", "0"], "-b 0"),
         ("bench engine", vec!["-m", model, "-p", "5000"], "-p 5000"),
         ("bench engine", vec!["-m", model, "-t", "5000"], "--threads"),
+        ("bench handoff", vec!["-m", model, "-r", "0"], "-r 0"),
+        ("bench handoff", vec!["-m", model, "-p", "5000"], "-p 5000"),
+        ("bench handoff", vec!["-m", model, "--kv", "int4"], "`int4` is no KV format"),
         ("bench kv", vec!["-m", model, "-b", "0"], "-b"),
         ("bench kv", vec!["-m", model, "--pool-mib", "0"], "--pool-mib 0"),
         ("bench kv", vec!["-m", model, "-d", "5000"], "-d 5000"),

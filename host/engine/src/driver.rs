@@ -15,6 +15,7 @@ use crate::handle::{Command, Shared};
 use crate::handoff::Link;
 use crate::jobs::JobTable;
 use crate::pool::{Pool, Scheduler, smooth};
+use crate::returning::Returning;
 use crate::runner::Finished;
 use crate::spec::SinkOf;
 use crate::{Counters, EngineSnapshot, Job, JobError, LaneFacts, Replay, TenantFacts, TokenHistogram};
@@ -49,6 +50,7 @@ pub(crate) struct Driver {
     pub(crate) pools: Vec<Pool>,
     pub(crate) lanes: Vec<Lane>,
     pub(crate) jobs: JobTable,
+    pub(crate) returning: Returning,
     pub(crate) ledger: TenantLedger,
     pub(crate) schedule: Arc<millrace_policy::ScheduleSlot>,
     /// Number of the schedule policy that was asked last.
@@ -82,6 +84,7 @@ impl Driver {
     /// Whoever is still owed an end hears that the engine goes down.
     pub(crate) fn end(&mut self) {
         self.jobs.fail_all(&JobError::ShuttingDown, |_| true);
+        self.returning.fail_all(&JobError::ShuttingDown);
     }
 
     /// One look at everything that may have moved on.
@@ -91,6 +94,7 @@ impl Driver {
         for lane in 0..self.lanes.len() {
             self.move_hand_offs(lane);
         }
+        self.admit_returning();
         self.count_tenants(now_us);
         for index in 0..self.pools.len() {
             self.expire(index, now_us);
@@ -103,7 +107,7 @@ impl Driver {
             Command::Submit(job, submitted_us) => {
                 self.admit(job, Replay { tokens: Vec::new(), preemptions: 0 }, submitted_us);
             }
-            Command::Resume(job, replay, submitted_us) => self.admit(job, replay, submitted_us),
+            Command::Resume(job, replay, submitted_us) => self.resume(job, replay, submitted_us),
             Command::Abort(seq) => self.abort(seq),
             Command::PeerDead(lane, peer) => {
                 self.lanes.get_mut(lane.0 as usize).into_iter().for_each(|lane| lane.link.peer_dead(peer));
@@ -130,7 +134,7 @@ impl Driver {
         }
     }
 
-    fn admit(&mut self, mut job: Job, again: Replay, now_us: u64) {
+    pub(crate) fn admit(&mut self, mut job: Job, again: Replay, now_us: u64) {
         if let Some(error) = self.lane_failure(job.lane.0 as usize) {
             self.counters.failed += 1;
             return job.events.emit(crate::Event::Failed(error));
@@ -160,6 +164,10 @@ impl Driver {
     }
 
     fn abort(&mut self, seq: SeqId) {
+        if self.returning.remove(seq) {
+            self.counters.aborted += 1;
+            return;
+        }
         let Some(lane) = self.jobs.abort(seq) else { return };
         self.counters.aborted += 1;
         self.drop_sequence(lane.0 as usize, seq);

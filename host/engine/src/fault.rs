@@ -1,21 +1,24 @@
 //! Breaking things on purpose, and looking whether all is whole, for tests and the simulator (feature `fault-injection`).
 
-use millrace_core::SeqId;
+use millrace_core::{SeqId, Stage};
 
 use crate::driver::Driver;
-use crate::pool::Scheduler;
+use crate::pool::{Pool, Scheduler};
 
 impl Driver {
-    /// Hands a page of a decoding sequence out again while the sequence still uses it, as a bug in the pool would.
+    /// Hands a page of a sequence out again while the sequence still uses it, as a bug in the pool would: in decode where it is there,
+    /// otherwise in prefill.
     pub(crate) fn steal_page(&mut self, victim: SeqId) -> Result<(), String> {
-        for pool in &mut self.pools {
-            if let Scheduler::Decode(scheduler) = &mut pool.scheduler
-                && scheduler.steal_page(victim, 0).is_some()
-            {
-                return Ok(());
-            }
+        let stolen_in = |stage: Stage, pools: &mut [Pool]| {
+            pools.iter_mut().filter(|pool| pool.stage() == stage).any(|pool| match &mut pool.scheduler {
+                Scheduler::Prefill(scheduler) => scheduler.steal_page(victim, 0).is_some(),
+                Scheduler::Decode(scheduler) => scheduler.steal_page(victim, 0).is_some(),
+            })
+        };
+        if stolen_in(Stage::Decode, &mut self.pools) || stolen_in(Stage::Prefill, &mut self.pools) {
+            return Ok(());
         }
-        Err(format!("sequence {victim} holds no page in a decode pool"))
+        Err(format!("sequence {victim} holds no page"))
     }
 
     /// What must hold of every pool between two passes.

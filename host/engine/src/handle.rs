@@ -47,8 +47,10 @@ pub enum Hold {
     Free,
 }
 
-/// Commands that wait for the driver, and the bell that wakes it. Commands are bounded: jobs by the lanes' `max_waiting`,
-/// aborts by the jobs that exist, readmissions by their callers, who wait for the answer.
+/// Commands that wait for the driver, and the bell that wakes it. The driver takes all of them with each turn, so they are bounded by
+/// what can come between two: jobs by the lanes' `max_waiting`; jobs that were preempted elsewhere, and aborts, by the jobs that exist;
+/// deaths of peers by the supervisor's starts; readmissions, and what tests ask, by their callers, who wait for the answer; holds by
+/// whoever measures.
 #[derive(Default)]
 pub(crate) struct Inbox {
     queue: Mutex<Waiting>,
@@ -237,7 +239,7 @@ impl EngineHandle {
     /// Takes a page away from a running sequence behind its owner's back, as a bug in the pool would.
     ///
     /// # Errors
-    /// Where the sequence holds no page in a decode pool.
+    /// Where the sequence holds no page.
     #[cfg(feature = "fault-injection")]
     pub fn steal_page(&self, victim: SeqId) -> Result<(), String> {
         self.ask(|reply| Command::StealPage { victim, reply })

@@ -16,6 +16,7 @@ use crate::handle::{Hold, Inbox, LaneGate, Shared};
 use crate::handoff::{HandOff, Link, Terms};
 use crate::jobs::JobTable;
 use crate::pool::{Pool, Scheduler};
+use crate::returning::Returning;
 use crate::runner::StageRunner;
 use crate::spec::SinkOf;
 use crate::step_times::StepTimes;
@@ -92,6 +93,7 @@ impl Parts {
             pools,
             lanes,
             jobs: JobTable::default(),
+            returning: Returning::default(),
             tenants: self.tenants.len(),
             ledger: TenantLedger::new(&self.tenants, SERVICE_HALF_LIFE_US),
             schedule_generation: self.schedule.generation(),

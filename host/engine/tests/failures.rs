@@ -3,15 +3,13 @@
 
 mod common;
 
-use std::fmt::{Debug, Write};
-use std::sync::{Arc, Mutex, Once};
+use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Faults, Rig, Setup, Stream, expected};
+use common::{Faults, Rig, Setup, Stream, expected, log};
 use millrace_core::{LaneId, PoolId, Stage};
 use millrace_engine::{Hold, JobError};
 use millrace_kv::{PrefixOptions, PrefixScope};
-use tracing::field::{Field, Visit};
 
 const SCOPE: Option<PrefixScope> = Some(PrefixScope([1; 32]));
 
@@ -27,47 +25,10 @@ fn setup(name: &'static str) -> Setup {
     Setup { name, pools: POOLS, lanes: LANES, chunk: 20, prefixes, ..Setup::default() }
 }
 
-/// Errors in the log of this process, one line each.
-static ERRORS: Mutex<Vec<String>> = Mutex::new(Vec::new());
-
-struct Log;
-
-impl tracing::Subscriber for Log {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        *metadata.level() == tracing::Level::ERROR
-    }
-
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-
-    fn event(&self, event: &tracing::Event<'_>) {
-        let mut line = Line(String::new());
-        event.record(&mut line);
-        ERRORS.lock().unwrap().push(line.0);
-    }
-
-    fn enter(&self, _: &tracing::span::Id) {}
-
-    fn exit(&self, _: &tracing::span::Id) {}
-}
-
-struct Line(String);
-
-impl Visit for Line {
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        write!(self.0, "{field}={value:?} ").unwrap();
-    }
-}
-
+/// Errors of a pool in the log.
 fn logged() -> impl Fn(&str) -> usize {
-    static LOG: Once = Once::new();
-    LOG.call_once(|| tracing::subscriber::set_global_default(Log).unwrap());
-    |pool: &str| ERRORS.lock().unwrap().iter().filter(|line| line.contains(&format!("pool={pool:?}"))).count()
+    log::listen();
+    |pool: &str| log::lines(&["ERROR", &format!("pool={pool:?}")])
 }
 
 /// One engine and what happened in it.

@@ -6,7 +6,6 @@
 //!        ──control: orders, reports──► this process ◄──lane NAME: hand-offs── another engine
 //! ```
 
-use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,9 +14,9 @@ use millrace_config::{Config, Pool};
 use millrace_core::{Clock, LaneId, PoolId, SeqId, Stage};
 use millrace_engine::{EngineHandle, Event, EventSink, Job, JobError, Replay, StageLane, StageSpec};
 use millrace_transfer::Incarnation;
-use millrace_transfer::tcp::{Channel, Endpoint, Port, Secret, Wire, answer, dial};
+use millrace_transfer::tcp::{Channel, Doors, Endpoint, Port, Secret, Wire, answer, dial, listen};
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::checkpoints::Checkpoints;
@@ -33,8 +32,6 @@ pub(crate) const LANE: &str = "lane ";
 
 /// Reports that may wait for the node, tokens for the most part. A node that does not take so many is no node.
 const REPORTS_AHEAD: usize = 1 << 16;
-/// Connections that may be proving themselves at a time.
-const HANDSHAKES: usize = 16;
 /// How often the node hears how the engine is.
 const FACTS_EVERY: Duration = Duration::from_millis(50);
 /// How long the node may take to come after the process has begun to listen.
@@ -111,7 +108,7 @@ impl EngineProcess {
     pub async fn run(self) -> Result<(), StartError> {
         let name = self.pool().name.clone();
         let failed = |why: &str| StartError::Process { pool: name.clone(), why: why.to_owned() };
-        let (mut lanes, mut doors, mut ends) = (Vec::new(), BTreeMap::new(), Vec::new());
+        let (mut lanes, mut doors, mut ends) = (Vec::new(), Doors::new(), Vec::new());
         for lane in self.lane_rows() {
             let (port, wire) = Port::new();
             let (peer, at) = watch::channel(None);
@@ -121,7 +118,8 @@ impl EngineProcess {
             ends.push(LaneEnd { name: lane_name, peer });
         }
         let (to_control, mut control) = mpsc::channel(1);
-        tokio::spawn(accept(self.listener, self.endpoint.clone(), to_control, doors));
+        doors.insert(CONTROL.to_owned(), to_control);
+        tokio::spawn(listen(self.listener, self.endpoint.clone(), doors));
         let channel =
             timeout(NODE_PATIENCE, control.recv()).await.ok().flatten().ok_or_else(|| failed("the node does not come"))?;
         let (reports, outbox) = mpsc::channel(REPORTS_AHEAD);
@@ -143,13 +141,7 @@ impl EngineProcess {
     }
 
     /// Prefill connects to decode.
-    fn connect(
-        &self,
-        lane: &str,
-        wire: Wire,
-        at: watch::Receiver<Option<SocketAddr>>,
-        doors: &mut BTreeMap<String, mpsc::Sender<Channel>>,
-    ) {
+    fn connect(&self, lane: &str, wire: Wire, at: watch::Receiver<Option<SocketAddr>>, doors: &mut Doors) {
         let purpose = format!("{LANE}{lane}");
         match self.pool().stage {
             Stage::Prefill => {
@@ -180,44 +172,6 @@ impl EngineProcess {
             // Converted before it is sent: a narrower format takes less of the wire.
             wire: decode.kv,
         }
-    }
-}
-
-/// Takes connections and hands them to whom they are for. Strangers cost a handshake.
-async fn accept(
-    listener: TcpListener,
-    endpoint: Endpoint,
-    control: mpsc::Sender<Channel>,
-    doors: BTreeMap<String, mpsc::Sender<Channel>>,
-) {
-    let (doors, handshakes) = (Arc::new(doors), Arc::new(Semaphore::new(HANDSHAKES)));
-    loop {
-        let Ok(permit) = handshakes.clone().acquire_owned().await else { return };
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                tracing::warn!(%error, "cannot take a connection");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            }
-        };
-        let (endpoint, control, doors) = (endpoint.clone(), control.clone(), doors.clone());
-        tokio::spawn(async move {
-            let accepted = endpoint.accept(stream).await;
-            drop(permit);
-            match accepted {
-                Ok((channel, purpose)) if purpose == CONTROL => {
-                    let _ = control.send(channel).await;
-                }
-                Ok((channel, purpose)) => match doors.get(&purpose) {
-                    Some(door) => {
-                        let _ = door.send(channel).await;
-                    }
-                    None => tracing::warn!(purpose, "a peer wants what this engine does not have"),
-                },
-                Err(error) => tracing::warn!(%error, "a connection is refused"),
-            }
-        });
     }
 }
 
@@ -312,18 +266,7 @@ async fn serve(
             }
         }
     };
-    let writing = async move {
-        loop {
-            let frame = match timeout(Duration::from_secs(1), outbox.recv()).await {
-                Ok(Some(report)) => report.encode(),
-                Ok(None) => return,
-                Err(_) => Vec::new(),
-            };
-            if writer.write(&frame).await.is_err() || outbox.is_empty() && writer.flush().await.is_err() {
-                return;
-            }
-        }
-    };
+    let writing = async move { writer.carry(&mut outbox, |report: Report, _| report.encode()).await };
     let working = async move {
         let (engine, ready) = loading.await?;
         tracing::info!(incarnation = %ready.incarnation, loading_ms = ready.loading_us / 1000, "the engine is ready");
@@ -361,7 +304,7 @@ async fn serve(
     };
     tokio::select! {
         () = reading => Ok(()),
-        () = writing => Ok(()),
+        _ = writing => Ok(()),
         ended = working => ended,
     }
 }

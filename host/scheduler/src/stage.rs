@@ -290,6 +290,11 @@ macro_rules! stage_methods {
                 self.state.counters
             }
 
+            /// Whether the sequence is here, in whatever state.
+            pub fn has(&self, seq: SeqId) -> bool {
+                self.sequences.contains_key(&seq)
+            }
+
             /// Whether no sequence is here, in whatever state.
             pub fn is_empty(&self) -> bool {
                 self.sequences.is_empty()

@@ -268,7 +268,8 @@ impl Receiver {
                 if self.over.remove(&transfer).is_some() {
                     self.heard.insert(transfer);
                     while self.heard.remove(&TransferId(self.heard_below)) {
-                        self.heard_below += 1;
+                        // A peer may begin with the last number there is.
+                        self.heard_below = self.heard_below.saturating_add(1);
                     }
                 }
             }

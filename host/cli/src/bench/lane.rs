@@ -56,7 +56,7 @@ pub(crate) struct BenchLane {
 }
 
 /// Time since this process asked first.
-struct BenchClock(Instant);
+pub(super) struct BenchClock(pub(super) Instant);
 
 impl Clock for BenchClock {
     fn now_us(&self) -> u64 {
@@ -203,14 +203,12 @@ impl BenchLane {
         Profile { steps, phases, operations: self.backend.operation_times() }
     }
 
-    fn submit(&self, batch: usize, tokens: usize, output: usize) -> Result<Receiver<(usize, Instant, Event)>> {
+    pub(super) fn submit(&self, batch: usize, tokens: usize, output: usize) -> Result<Receiver<(usize, Instant, Event)>> {
         let (sender, receiver) = channel();
         let vocab = self.models[0].vocab() as u64;
         for stream in 0..batch {
             let seq = self.next_seq.fetch_add(1, Ordering::Relaxed);
-            // Different ids per stream and position, all of them ordinary tokens.
-            let prompt: Vec<u32> =
-                (0..tokens as u64).map(|i| (1000 + (seq * 7919 + i * 104_729) % (vocab / 2)) as u32 % vocab as u32).collect();
+            let prompt = prompt_of(seq, tokens, vocab);
             self.engine.submit(Job {
                 seq: SeqId(seq),
                 request: RequestId(seq),
@@ -235,12 +233,17 @@ impl Drop for BenchLane {
     }
 }
 
+/// Different ids per stream and position, all of them ordinary tokens.
+pub(super) fn prompt_of(seq: u64, tokens: usize, vocab: u64) -> Vec<u32> {
+    (0..tokens as u64).map(|i| (1000 + (seq * 7919 + i * 104_729) % (vocab / 2)) as u32 % vocab as u32).collect()
+}
+
 /// The host's own order, so that the numbers are the engine's.
-fn native_schedule() -> ScheduleSlot {
+pub(super) fn native_schedule() -> ScheduleSlot {
     ScheduleSlot::new(Box::new(FairSchedule), PolicyInfo::native("fair"), BreakerSettings::default())
 }
 
-fn greedy(output: usize) -> SamplingParams {
+pub(super) fn greedy(output: usize) -> SamplingParams {
     let max_tokens = u32::try_from(output).unwrap_or(u32::MAX);
     SamplingParams { temperature: 0.0, top_p: 1.0, top_k: 0, min_p: 0.0, seed: 0, max_tokens, stop_tokens: Vec::new() }
 }
@@ -286,15 +289,15 @@ fn rate(stamps: &[Vec<Instant>], output: usize) -> Result<f64> {
 }
 
 /// What both pools are made of.
-struct Parts<'a> {
-    options: &'a LaneOptions,
-    room: Room,
-    backend: &'a Arc<dyn Backend>,
-    digest: &'a str,
+pub(super) struct Parts<'a> {
+    pub(super) options: &'a LaneOptions,
+    pub(super) room: Room,
+    pub(super) backend: &'a Arc<dyn Backend>,
+    pub(super) digest: &'a str,
 }
 
 impl Parts<'_> {
-    fn pool(&self, stage: Stage, model: &Arc<dyn Architecture>) -> PoolSpec {
+    pub(super) fn pool(&self, stage: Stage, model: &Arc<dyn Architecture>) -> PoolSpec {
         let (options, streams) = (self.options, self.room.streams);
         let (precision, pages, max_step_tokens) = match stage {
             Stage::Prefill => (options.precision.prefill, self.room.prefill_pages, options.wanted.chunk as u32),

@@ -1,6 +1,7 @@
 //! `millrace bench ..`: measurements that anyone can repeat. Knows how to measure, not how anything works.
 
 mod engine;
+mod handoff;
 mod kv;
 mod kv_plot;
 mod lane;
@@ -21,6 +22,8 @@ use crate::Failure;
 pub(crate) enum Bench {
     /// Prefill and decode tokens/s of one lane in this process, through the real scheduler, hand-off and sampler.
     Engine(EngineArgs),
+    /// What the hand-off from prefill to decode costs in one process and over TCP: bytes, MB/s, times to the first and second token.
+    Handoff(handoff::HandoffArgs),
     /// Tokens that a decode pool of fixed size holds in BF16 and in FP8, and tokens/s by streams until each is full.
     Kv(kv::KvArgs),
     /// Requests/s, tokens/s and latencies of any OpenAI-compatible server, under a closed loop of clients.
@@ -31,6 +34,7 @@ impl Bench {
     pub(crate) fn run(self) -> Result<(), Failure> {
         match self {
             Self::Engine(args) => engine::run(&args),
+            Self::Handoff(args) => handoff::run(&args),
             Self::Kv(args) => kv::run(&args),
             Self::Serve(args) => serve::run(&args),
         }

@@ -13,7 +13,7 @@ use crate::{Event, Job, JobError};
 
 /// Whether the last copy of a lane's hand-off has passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Copy {
+pub(crate) enum LastCopy {
     /// It names pages still.
     Runs,
     /// It has passed, or there was none.
@@ -49,7 +49,7 @@ impl Driver {
         let copy = self.copy_of(lane);
         let ends = self.lanes[lane].ends;
         match (&self.lanes[lane].link, ends.prefill, ends.decode) {
-            (Link::InProcess(_), Some(prefill), Some(decode)) if copy == Copy::Passed => {
+            (Link::InProcess(_), Some(prefill), Some(decode)) if copy == LastCopy::Passed => {
                 self.move_in_process(lane, prefill, decode)
             }
             (Link::Sending(_), Some(prefill), _) => self.move_out(lane, prefill, copy),
@@ -81,7 +81,7 @@ impl Driver {
     }
 
     /// A lane whose decode pool is in another process.
-    fn move_out(&mut self, lane: usize, prefill: usize, copy: Copy) {
+    fn move_out(&mut self, lane: usize, prefill: usize, copy: LastCopy) {
         let failed = self.lane_failure(lane).is_some();
         let Link::Sending(sending) = &mut self.lanes[lane].link else { return };
         let moved = if failed { Ok(sending.abandon()) } else { sending.advance(&mut self.pools[prefill].runner, copy) };
@@ -99,7 +99,7 @@ impl Driver {
     }
 
     /// A lane whose prefill pool is in another process.
-    fn move_in(&mut self, lane: usize, decode: usize, copy: Copy) {
+    fn move_in(&mut self, lane: usize, decode: usize, copy: LastCopy) {
         let failed = self.lane_failure(lane).is_some();
         let now_us = self.shared.clock.now_us();
         let pool = &mut self.pools[decode];
@@ -192,20 +192,20 @@ impl Driver {
 
     /// Whether the copy of the lane's hand-off that was submitted last names pages still. A copy that failed has passed; the error
     /// is of the pool whose queue had it.
-    fn copy_of(&mut self, lane: usize) -> Copy {
+    fn copy_of(&mut self, lane: usize) -> LastCopy {
         let lane = &self.lanes[lane];
-        let Some((stage, ticket)) = lane.link.leg() else { return Copy::Passed };
+        let Some((stage, ticket)) = lane.link.leg() else { return LastCopy::Passed };
         let pool = match stage {
             Stage::Prefill => lane.ends.prefill,
             Stage::Decode => lane.ends.decode,
         };
-        let Some(index) = pool else { return Copy::Passed };
+        let Some(index) = pool else { return LastCopy::Passed };
         match self.pools[index].has_passed(ticket) {
-            Ok(true) => Copy::Passed,
-            Ok(false) => Copy::Runs,
+            Ok(true) => LastCopy::Passed,
+            Ok(false) => LastCopy::Runs,
             Err(error) => {
                 self.pool_failed(index, &error);
-                Copy::Passed
+                LastCopy::Passed
             }
         }
     }

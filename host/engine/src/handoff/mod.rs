@@ -15,6 +15,7 @@
 //! Where the two pools are in different processes, `sending` and `receiving` carry out the same with the machines and over the
 //! transport of `millrace_transfer`.
 
+mod copies;
 pub(crate) mod driving;
 mod greeting;
 mod in_process;
@@ -23,6 +24,7 @@ mod protocol;
 mod receiving;
 mod sending;
 mod ticket;
+mod told;
 mod transfer;
 
 pub(crate) use in_process::HandOff;

@@ -14,9 +14,10 @@ use millrace_transfer::{
     Accepts, Heard, Incarnation, PageKey, Receiver, ReceiverAction, Stamped, Terms, ToDecode, TransferId, Window,
 };
 
-use super::driving::Copy;
+use super::driving::LastCopy;
 use super::greeting;
-use super::ticket::Ticket;
+use super::ticket::{BadTicket, Ticket};
+use super::told::Told;
 use crate::EngineError;
 use crate::runner::StageRunner;
 
@@ -76,6 +77,7 @@ pub(crate) struct Receiving {
     outbox: VecDeque<Vec<u8>>,
     landed_pages: u64,
     stale_messages: u64,
+    told: Told,
 }
 
 /// Formats that a pool takes: its own layout in each format that may become its own.
@@ -120,6 +122,7 @@ impl Receiving {
             outbox: VecDeque::new(),
             landed_pages: 0,
             stale_messages: 0,
+            told: Told::default(),
         })
     }
 
@@ -178,11 +181,11 @@ impl Receiving {
         &mut self,
         decode: &mut StageRunner,
         scheduler: &mut DecodeScheduler,
-        copy: Copy,
+        copy: LastCopy,
         now_us: u64,
     ) -> Result<Vec<Arrival>, BackendError> {
         self.hear();
-        if copy == Copy::Passed {
+        if copy == LastCopy::Passed {
             self.land(decode)?;
         }
         let mut arrivals = self.act(Some(decode), scheduler, now_us);
@@ -199,7 +202,7 @@ impl Receiving {
             match event {
                 PortEvent::Opened => self.outbox.clear(),
                 PortEvent::Closed(why) => {
-                    if self.receiver.is_connected() {
+                    if self.receiver.is_connected() && self.told.is_new(&why) {
                         tracing::warn!(lane = self.terms.lane, %why, "the connection to the prefill engine ended");
                     }
                     self.receiver.disconnected();
@@ -207,11 +210,13 @@ impl Receiving {
                 }
                 PortEvent::Frame(frame) => {
                     if let Err(why) = self.hear_frame(&frame) {
-                        tracing::error!(
-                            lane = self.terms.lane,
-                            why,
-                            "the prefill engine does not keep to the protocol; disconnected"
-                        );
+                        if self.told.is_new(&why) {
+                            tracing::error!(
+                                lane = self.terms.lane,
+                                why,
+                                "the prefill engine does not keep to the protocol; disconnected"
+                            );
+                        }
                         self.receiver.disconnected();
                         self.port.close();
                     }
@@ -227,10 +232,15 @@ impl Receiving {
                 Ok(_) => {
                     let format = |layout: &&KvLayout| layout.format.to_string() == hello.terms.format;
                     self.from = self.layouts.iter().find(format).unwrap_or(&self.from).clone();
-                    tracing::info!(lane = self.terms.lane, peer = %hello.incarnation, format = hello.terms.format, "the prefill engine is here");
+                    if self.told.is_new(hello.incarnation) {
+                        let format = &hello.terms.format;
+                        tracing::info!(lane = self.terms.lane, peer = %hello.incarnation, format, "the prefill engine is here");
+                    }
                 }
                 Err(why) => {
-                    tracing::warn!(lane = self.terms.lane, peer = %hello.incarnation, %why, "a prefill engine is refused")
+                    if self.told.is_new(why) {
+                        tracing::warn!(lane = self.terms.lane, peer = %hello.incarnation, %why, "a prefill engine is refused");
+                    }
                 }
             }
             self.outbox.push_back(greeting::welcome(&answer));
@@ -252,7 +262,8 @@ impl Receiving {
             match action {
                 ReceiverAction::Send(message) => self.outbox.push_back(message.encode()),
                 ReceiverAction::Reserve { transfer, tokens, ticket, .. } => {
-                    arrivals.extend(self.wish(transfer, tokens, &ticket, now_us));
+                    let wish = Ticket::decode(&ticket, self.lane, self.vocab, now_us);
+                    arrivals.extend(self.wish(transfer, tokens, wish, scheduler));
                 }
                 ReceiverAction::Stage { slot, offset, bytes } => {
                     if let Some(decode) = decode.as_deref_mut() {
@@ -266,6 +277,7 @@ impl Receiving {
                 }
                 ReceiverAction::Attach { transfer } => {
                     if let Some(coming) = self.coming.remove(&transfer) {
+                        self.told.forget();
                         scheduler.attach(coming.ticket.entry.seq);
                         arrivals.push(Arrival::Attached { ticket: coming.ticket });
                     }
@@ -283,18 +295,28 @@ impl Receiving {
         arrivals
     }
 
-    fn wish(&mut self, transfer: TransferId, tokens: u32, ticket: &[u8], now_us: u64) -> Option<Arrival> {
-        match Ticket::decode(ticket, self.lane, self.vocab, now_us) {
+    /// A sequence that is here already is refused before anybody hears of it: nothing of the one that is here changes.
+    fn wish(
+        &mut self,
+        transfer: TransferId,
+        tokens: u32,
+        wish: Result<Ticket, BadTicket>,
+        scheduler: &DecodeScheduler,
+    ) -> Option<Arrival> {
+        let refused = match wish {
             Ok(ticket) => {
-                let ticket = Box::new(ticket);
-                self.coming.insert(transfer, Coming { ticket: ticket.clone(), tokens, reserved: false });
-                Some(Arrival::Coming(ticket))
+                let seq = ticket.entry.seq;
+                if !scheduler.has(seq) && !self.coming.values().any(|coming| coming.ticket.entry.seq == seq) {
+                    let ticket = Box::new(ticket);
+                    self.coming.insert(transfer, Coming { ticket: ticket.clone(), tokens, reserved: false });
+                    return Some(Arrival::Coming(ticket));
+                }
+                NoRoom::Duplicate(seq).to_string()
             }
-            Err(why) => {
-                self.receiver.refuse(transfer, why.to_string());
-                None
-            }
-        }
+            Err(why) => why.to_string(),
+        };
+        self.receiver.refuse(transfer, refused);
+        None
     }
 
     /// In arrival order: where there is no room for one, those behind it wait too, or a long one would starve.

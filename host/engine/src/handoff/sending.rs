@@ -9,24 +9,20 @@ use std::collections::{BTreeMap, VecDeque};
 
 use millrace_core::SeqId;
 use millrace_kv::PageRef;
-use millrace_ops::{
-    Backend, BackendError, Buffer, Download, ExportPages, HostPieces, ImportPages, KvCache, KvLayout, Op, PublishVerdicts,
-    RowStatus, StagedPage, StepRecord, Ticket as Submission, Upload, as_bytes,
-};
+use millrace_ops::{Backend, BackendError, HostPieces, KvLayout, RowStatus, StagedPage, StepRecord, Ticket as Submission};
 use millrace_transfer::tcp::{Port, PortEvent};
 use millrace_transfer::{
-    CHUNK_BYTES, Incarnation, Outcome, PageKey, Sender, SenderAction, Stamped, Terms, ToDecode, ToPrefill, TransferId,
+    CHUNK_BYTES, Incarnation, MAX_PAGES, Outcome, PageKey, Sender, SenderAction, Stamped, Terms, ToDecode, ToPrefill, TransferId,
 };
 
-use super::driving::Copy;
+use super::copies::{Copies, SLOTS};
+use super::driving::LastCopy;
 use super::greeting::{self, Answer};
 use super::ticket::Ticket;
+use super::told::Told;
 use super::transfer::HandOffEvent;
 use crate::EngineError;
 use crate::runner::StageRunner;
-
-/// Pages copied out at a time.
-const SLOTS: usize = 16;
 
 /// A sequence whose pages are here.
 struct Parcel {
@@ -49,17 +45,6 @@ struct Batch {
     pieces: HostPieces,
 }
 
-/// Buffers of the copies.
-struct Copies {
-    staging: Buffer,
-    exports: Buffer,
-    verdicts: Buffer,
-    records: Buffer,
-    /// Where pages become those of the wire, if it has another format; each page has its own number as tag.
-    converted: Option<KvCache>,
-    piece_bytes: usize,
-}
-
 /// See the module.
 pub(crate) struct Sending {
     sender: Sender,
@@ -74,6 +59,7 @@ pub(crate) struct Sending {
     /// Frames that wait for room.
     outbox: VecDeque<Vec<u8>>,
     sent_pages: u64,
+    told: Told,
 }
 
 impl Sending {
@@ -84,20 +70,7 @@ impl Sending {
         wire: &KvLayout,
         backend: &dyn Backend,
     ) -> Result<Self, EngineError> {
-        let converted = if own == wire {
-            None
-        } else {
-            let (pages, tags) = (backend.allocate(SLOTS * wire.page_bytes())?, backend.allocate(SLOTS * size_of::<u64>())?);
-            Some(KvCache { pages, tags, layout: wire.clone(), page_count: SLOTS })
-        };
-        let copies = Copies {
-            staging: backend.allocate(SLOTS * own.page_bytes())?,
-            exports: backend.allocate(2 * SLOTS * size_of::<StagedPage>())?,
-            verdicts: backend.allocate(SLOTS * size_of::<u32>())?,
-            records: backend.allocate(SLOTS * size_of::<StepRecord>())?,
-            converted,
-            piece_bytes: wire.page_bytes(),
-        };
+        let copies = Copies::new(own, wire, backend)?;
         Ok(Self {
             sender: Sender::new(link.incarnation),
             port: link.port,
@@ -110,6 +83,7 @@ impl Sending {
             copies,
             outbox: VecDeque::new(),
             sent_pages: 0,
+            told: Told::default(),
         })
     }
 
@@ -175,9 +149,9 @@ impl Sending {
     ///
     /// # Errors
     /// The prefill queue's.
-    pub(crate) fn advance(&mut self, prefill: &mut StageRunner, copy: Copy) -> Result<Vec<HandOffEvent>, BackendError> {
+    pub(crate) fn advance(&mut self, prefill: &mut StageRunner, copy: LastCopy) -> Result<Vec<HandOffEvent>, BackendError> {
         self.hear();
-        if copy == Copy::Passed {
+        if copy == LastCopy::Passed {
             self.take_copies(prefill)?;
         }
         let events = self.act();
@@ -193,11 +167,13 @@ impl Sending {
                 PortEvent::Opened => {
                     self.sender.disconnected();
                     self.outbox.clear();
+                    // Nobody may have told of the end of the connection before.
+                    self.fetches.clear();
                     let hello = self.sender.hello(&self.terms);
                     self.outbox.push_back(greeting::hello(&hello));
                 }
                 PortEvent::Closed(why) => {
-                    if self.sender.is_connected() {
+                    if self.sender.is_connected() && self.told.is_new(&why) {
                         tracing::warn!(lane = self.terms.lane, %why, "the connection to the decode engine ended");
                     }
                     self.sender.disconnected();
@@ -206,11 +182,13 @@ impl Sending {
                 }
                 PortEvent::Frame(frame) => {
                     if let Err(why) = self.hear_frame(&frame) {
-                        tracing::error!(
-                            lane = self.terms.lane,
-                            why,
-                            "the decode engine does not keep to the protocol; connecting anew"
-                        );
+                        if self.told.is_new(&why) {
+                            tracing::error!(
+                                lane = self.terms.lane,
+                                why,
+                                "the decode engine does not keep to the protocol; connecting anew"
+                            );
+                        }
                         self.sender.disconnected();
                         self.port.close();
                     }
@@ -223,12 +201,14 @@ impl Sending {
         match greeting::answer(frame).map_err(|error| error.to_string())? {
             Answer::Welcome(welcome) => {
                 self.sender.connected(welcome).map_err(|error| error.to_string())?;
-                tracing::info!(lane = self.terms.lane, peer = %welcome.incarnation, "connected to the decode engine");
+                if self.told.is_new(welcome.incarnation) {
+                    tracing::info!(lane = self.terms.lane, peer = %welcome.incarnation, "connected to the decode engine");
+                }
                 Ok(())
             }
             Answer::Refused { why, again } => {
-                if !again {
-                    tracing::error!(lane = self.terms.lane, why, "the decode engine refuses this lane's hand-offs");
+                if !again && self.told.is_new(&why) {
+                    tracing::error!(lane = self.terms.lane, why, "the decode engine refuses this lane's hand-offs; asking again");
                 }
                 self.port.close();
                 Ok(())
@@ -257,7 +237,7 @@ impl Sending {
             if !self.outbox.is_empty() && self.sender.is_connected() {
                 return events;
             }
-            self.offer_waiting();
+            events.extend(self.offer_waiting());
             match self.sender.next_action() {
                 Some(SenderAction::Send(message)) => self.outbox.push_back(message.encode()),
                 Some(SenderAction::Fetch { transfer, index }) => self.fetches.push_back(Member { transfer, index }),
@@ -267,17 +247,24 @@ impl Sending {
         }
     }
 
-    fn offer_waiting(&mut self) {
+    /// Offers what waits, as far as there is room; refuses what no message could hold.
+    fn offer_waiting(&mut self) -> Vec<HandOffEvent> {
+        let mut refused = Vec::new();
         while self.sender.has_room() {
-            let Some(parcel) = self.waiting.pop_front() else { return };
-            let pages = u32::try_from(parcel.source.len()).unwrap_or(u32::MAX);
-            match self.sender.offer(parcel.tokens, pages, parcel.ticket.encode().into()) {
-                Some(transfer) => {
+            let Some(parcel) = self.waiting.pop_front() else { break };
+            let offered = parcel.ticket.encode().map_err(|error| error.to_string()).and_then(|ticket| {
+                let pages = u32::try_from(parcel.source.len()).unwrap_or(u32::MAX);
+                let offered = self.sender.offer(parcel.tokens, pages, ticket.into());
+                offered.ok_or_else(|| format!("{pages} pages are not what a hand-off can have; at most {MAX_PAGES} can go"))
+            });
+            match offered {
+                Ok(transfer) => {
                     self.open.insert(transfer, parcel);
                 }
-                None => return self.waiting.push_front(parcel),
+                Err(why) => refused.push(HandOffEvent::Refused { seq: parcel.ticket.entry.seq, why }),
             }
         }
+        refused
     }
 
     fn ended(&mut self, transfer: TransferId, outcome: Outcome) -> Option<HandOffEvent> {
@@ -285,7 +272,10 @@ impl Sending {
         self.fetches.retain(|member| member.transfer != transfer);
         let seq = parcel.ticket.entry.seq;
         Some(match outcome {
-            Outcome::Committed => HandOffEvent::Committed { seq, pages: parcel.source.len() },
+            Outcome::Committed => {
+                self.told.forget();
+                HandOffEvent::Committed { seq, pages: parcel.source.len() }
+            }
             Outcome::StaleSource => HandOffEvent::StaleSource { seq },
             Outcome::StaleTarget => HandOffEvent::StaleTarget { seq },
             Outcome::Refused(why) => HandOffEvent::Refused { seq, why },
@@ -303,7 +293,7 @@ impl Sending {
     fn take_copies(&mut self, prefill: &mut StageRunner) -> Result<(), BackendError> {
         let Some(batch) = self.batch.take() else { return Ok(()) };
         let mut records = vec![StepRecord::default(); batch.members.len()];
-        prefill.queue().read_records(&self.copies.records, &mut records)?;
+        prefill.queue().read_records(self.copies.records(), &mut records)?;
         for (piece, (member, record)) in batch.members.iter().zip(records).enumerate() {
             let bytes = batch.pieces.take(piece);
             if record.status() != RowStatus::Ok {
@@ -350,44 +340,5 @@ impl Sending {
         let ops = self.copies.operations(prefill.cache().clone(), (&exports, &imports), &pieces, self.batches);
         ops.into_iter().for_each(|op| prefill.queue().enqueue(op));
         self.batch = Some(Batch { submission: prefill.queue().submit(), members, pieces });
-    }
-}
-
-impl Copies {
-    /// Everything that copies pages to the host.
-    fn operations(
-        &self,
-        cache: KvCache,
-        (exports, imports): (&[StagedPage], &[StagedPage]),
-        pieces: &HostPieces,
-        step_number: u32,
-    ) -> Vec<Op> {
-        let upload = |to: &Buffer, offset: usize, bytes: Vec<u8>| Op::Upload(Upload { to: to.clone(), offset, bytes });
-        let (staging, verdicts, count) = (self.staging.clone(), self.verdicts.clone(), exports.len());
-        let own = cache.layout.clone();
-        let mut ops = vec![
-            upload(&self.verdicts, 0, as_bytes(&[0u32; SLOTS])),
-            upload(&self.exports, 0, as_bytes(exports)),
-            Op::ExportPages(ExportPages { cache, staging: staging.clone(), pages: self.exports.clone(), verdicts, count }),
-        ];
-        let mut from = staging;
-        if let Some(converted) = &self.converted {
-            let tags: Vec<u8> = (1..=SLOTS as u64).flat_map(u64::to_le_bytes).collect();
-            ops.push(upload(&converted.tags, 0, tags));
-            ops.push(upload(&self.exports, 0, as_bytes(imports)));
-            ops.push(Op::ImportPages(ImportPages {
-                cache: converted.clone(),
-                from: own,
-                staging: from,
-                pages: self.exports.clone(),
-                verdicts: self.verdicts.clone(),
-                count,
-            }));
-            from = converted.pages.clone();
-        }
-        ops.push(Op::Download(Download { from, piece_bytes: self.piece_bytes, to: pieces.clone() }));
-        let (verdicts, records) = (self.verdicts.clone(), self.records.clone());
-        ops.push(Op::PublishVerdicts(PublishVerdicts { verdicts, records, count, step_number }));
-        ops
     }
 }

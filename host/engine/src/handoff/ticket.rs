@@ -5,7 +5,7 @@ use millrace_core::{LaneId, RequestId, SamplingParams, SeqId, TenantId};
 use millrace_scheduler::Entry;
 use millrace_transfer::{CodecError, Decoder, Encoder};
 
-/// Tokens of a prompt or of an answer.
+/// Tokens of a prompt and the answer to it together: with them a ticket is shorter than it may be.
 const MAX_TOKENS: usize = 1 << 20;
 const MAX_STOP_TOKENS: usize = 1 << 12;
 
@@ -29,18 +29,23 @@ pub(crate) enum BadTicket {
     Token(u32),
     #[error("{0} is not what a sequence can have")]
     Field(&'static str),
+    #[error("prompt and output have {0} tokens together; at most {MAX_TOKENS} go from one process to another")]
+    Long(usize),
 }
 
 impl Ticket {
-    pub(crate) fn encode(&self) -> Vec<u8> {
+    /// # Errors
+    /// It has more tokens than the other side would take.
+    pub(crate) fn encode(&self) -> Result<Vec<u8>, BadTicket> {
         let Entry { seq, request, tenant, priority, prompt, max_output, stop_tokens, replay, preemptions, .. } = &self.entry;
         let SamplingParams { temperature, top_p, top_k, min_p, seed, .. } = &self.sampling;
+        check_length(prompt, replay)?;
         let mut out = Encoder::default();
         out.u64(seq.0).u64(request.0).u32(tenant.0).u32(priority.cast_unsigned()).u32(*max_output).u32(*preemptions);
         out.f32(*temperature).f32(*top_p).u32(*top_k).f32(*min_p).u64(*seed);
         out.u32(self.first_token).u32(self.cached_tokens).u64(self.queued_us);
         out.u32s(prompt).u32s(stop_tokens).u32s(replay);
-        out.finish()
+        Ok(out.finish())
     }
 
     /// A sequence of `lane`; ids are below `vocab`, times are on the clock of `now_us`.
@@ -57,6 +62,7 @@ impl Ticket {
         let stop_tokens = from.u32s(MAX_STOP_TOKENS, "the stop tokens")?;
         let replay = from.u32s(MAX_TOKENS, "the tokens to replay")?;
         from.finish()?;
+        check_length(&prompt, &replay)?;
         if let Some(&token) = prompt.iter().chain(&replay).chain([&first_token]).find(|&&token| token >= vocab) {
             return Err(BadTicket::Token(token));
         }
@@ -92,6 +98,11 @@ impl Ticket {
     }
 }
 
+fn check_length(prompt: &[u32], replay: &[u32]) -> Result<(), BadTicket> {
+    let tokens = prompt.len() + replay.len();
+    if tokens <= MAX_TOKENS { Ok(()) } else { Err(BadTicket::Long(tokens)) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,20 +130,52 @@ mod tests {
 
     #[test]
     fn a_ticket_goes_there_and_back() {
-        assert_eq!(Ticket::decode(&ticket().encode(), LaneId(0), 6, 77), Ok(ticket()));
+        assert_eq!(Ticket::decode(&ticket().encode().unwrap(), LaneId(0), 6, 77), Ok(ticket()));
     }
 
     #[test]
     fn what_no_sequence_can_have_is_refused() {
-        let decode = |ticket: &Ticket| Ticket::decode(&ticket.encode(), LaneId(0), 6, 77);
-        assert_eq!(Ticket::decode(&ticket().encode(), LaneId(0), 5, 77), Err(BadTicket::Token(5)));
+        let decode = |ticket: &Ticket| Ticket::decode(&ticket.encode().unwrap(), LaneId(0), 6, 77);
+        assert_eq!(Ticket::decode(&ticket().encode().unwrap(), LaneId(0), 5, 77), Err(BadTicket::Token(5)));
         let mut empty = ticket();
         empty.entry.prompt = Vec::new().into();
         assert_eq!(decode(&empty), Err(BadTicket::Field("an empty prompt")));
         let mut hot = ticket();
         hot.sampling.temperature = f32::NAN;
         assert_eq!(decode(&hot), Err(BadTicket::Field("the temperature")));
-        let bytes = ticket().encode();
+        let bytes = ticket().encode().unwrap();
         (0..bytes.len()).for_each(|length| assert!(Ticket::decode(&bytes[..length], LaneId(0), 6, 77).is_err()));
+    }
+    fn long(prompt: usize, replay: usize) -> Ticket {
+        let mut long = ticket();
+        (long.entry.prompt, long.entry.replay, long.entry.max_output) = (vec![5; prompt].into(), vec![5; replay], u32::MAX);
+        long.sampling.max_tokens = u32::MAX;
+        long
+    }
+
+    #[test]
+    fn the_longest_sequence_fits_into_a_message_and_one_token_more_is_refused_on_both_sides() {
+        for (prompt, replay) in [(1 << 20, 0), ((1 << 20) - 7, 7), (1, (1 << 20) - 1)] {
+            let whole = long(prompt, replay);
+            let bytes = whole.encode().unwrap();
+            assert!(bytes.len() < millrace_transfer::MAX_TICKET_BYTES);
+            assert_eq!(Ticket::decode(&bytes, LaneId(0), 6, 77), Ok(whole));
+            assert_eq!(long(prompt, replay + 1).encode(), Err(BadTicket::Long((1 << 20) + 1)));
+        }
+        // Whoever does not keep to it is refused where it comes: a token is put before those of the replay, and counted.
+        let mut bytes = long(1 << 20, 0).encode().unwrap();
+        let count = bytes.len() - 4;
+        bytes[count..].copy_from_slice(&1_u32.to_le_bytes());
+        bytes.extend_from_slice(&5_u32.to_le_bytes());
+        assert_eq!(Ticket::decode(&bytes, LaneId(0), 6, 77), Err(BadTicket::Long((1 << 20) + 1)));
+        let long_prompt = [&bytes[..prompt_at()], &((1_u32 << 20) + 1).to_le_bytes()].concat();
+        assert_eq!(Ticket::decode(&long_prompt, LaneId(0), 6, 77), Err(BadTicket::Codec(CodecError::Long("the prompt"))));
+    }
+
+    /// Where the count of the prompt's tokens is.
+    fn prompt_at() -> usize {
+        let Ticket { entry, .. } = ticket();
+        let behind = 4 * (entry.prompt.len() + 1 + entry.stop_tokens.len() + 1 + entry.replay.len() + 1);
+        ticket().encode().unwrap().len() - behind
     }
 }

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 mod failing;
+pub(crate) mod log;
 pub(crate) mod pair;
 
 use std::path::Path;

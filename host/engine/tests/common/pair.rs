@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use millrace_core::{KvFormat, LaneId, PoolId, Precision, RequestId, SamplingParams, SeqId, Stage, StageRecipe, TenantId};
 use millrace_cpu::{CpuBackend, CpuCompute, CpuOptions, StrictBackend};
-use millrace_engine::{EngineHandle, Event, EventSink, Job, Replay, StageLane, StageSpec};
+use millrace_engine::{EngineHandle, Event, EventSink, Job, LinkFacts, Replay, StageLane, StageSpec};
 use millrace_model::{Checkpoint, WeightCache};
 use millrace_policy::{BreakerSettings, FairSchedule, PolicyInfo, ScheduleSlot};
 use millrace_scheduler::TenantShare;
@@ -177,37 +177,67 @@ impl Pair {
 
     /// Breaks the connection; it comes back by itself.
     pub(crate) fn disconnect(&self) {
-        let address = *self.peer.borrow();
-        self.peer.send_replace(None);
+        let address = self.cut();
         self.peer.send_replace(address);
     }
 
-    pub(crate) fn submit(&self, prompt: &[u32], output: u32) -> (SeqId, std::sync::mpsc::Receiver<Told>) {
+    /// Breaks the connection, and waits until the prefill engine knows; it does not come back before [`Self::join`].
+    pub(crate) fn cut(&self) -> Option<SocketAddr> {
+        let address = self.peer.send_replace(None);
+        self.wait_until("the connection is cut", || !self.sends().connected);
+        address
+    }
+
+    pub(crate) fn join(&self, address: Option<SocketAddr>) {
+        self.peer.send_replace(address);
+        self.wait_until("the connection is back", || self.sends().connected);
+    }
+
+    /// The prefill engine's end.
+    pub(crate) fn sends(&self) -> LinkFacts {
+        self.prefill.snapshot().links[0].clone()
+    }
+
+    pub(crate) fn wait_until(&self, what: &str, so: impl Fn() -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !so() {
+            assert!(Instant::now() < deadline, "did not come true: {what}; {:?}", self.sends());
+            std::thread::sleep(std::time::Duration::from_micros(200));
+        }
+    }
+
+    pub(crate) fn submit(&self, prompt: &[u32], output: u32) -> (SeqId, Receiver<Told>) {
         let seq = SeqId(self.next.fetch_add(1, Ordering::Relaxed));
-        let (sender, events) = channel();
-        let sampling = SamplingParams {
-            temperature: 0.0,
-            top_p: 1.0,
-            top_k: 0,
-            min_p: 0.0,
-            seed: 0,
-            max_tokens: output,
-            stop_tokens: Vec::new(),
-        };
-        let job = Job {
-            seq,
-            request: RequestId(seq.0),
-            lane: LaneId(0),
-            tenant: TenantId(0),
-            priority: 0,
-            deadline_us: None,
-            prompt: prompt.into(),
-            scope: None,
-            sampling,
-            events: Box::new(Teller(sender)),
-        };
+        (seq, self.submit_as(seq, prompt, output))
+    }
+
+    pub(crate) fn submit_as(&self, seq: SeqId, prompt: &[u32], output: u32) -> Receiver<Told> {
+        let (job, events) = job(seq, prompt, output);
         self.prefill.submit(job).unwrap();
-        (seq, events)
+        events
+    }
+
+    /// What the node does with a sequence that decode has preempted.
+    pub(crate) fn resume(&self, seq: SeqId, (prompt, output): (&[u32], u32), again: Replay) -> Receiver<Told> {
+        let (job, events) = job(seq, prompt, output);
+        self.prefill.resume(job, again).unwrap();
+        events
+    }
+
+    /// What decode told last of a sequence that it preempted, once it did so more often than `seen`.
+    pub(crate) fn preempted(&self, seq: SeqId, seen: usize) -> Option<Replay> {
+        let heard = self.heard.lock().unwrap();
+        let again = heard.get(&seq)?.iter().filter_map(|told| match told {
+            Told::Preempted(again) => Some(again.clone()),
+            _ => None,
+        });
+        again.skip(seen).last()
+    }
+
+    pub(crate) fn has_ended(&self, seq: SeqId) -> bool {
+        let heard = self.heard.lock().unwrap();
+        let last = heard.get(&seq).and_then(|told| told.last());
+        matches!(last, Some(Told::Event(Event::Finished(_) | Event::Failed(_))))
     }
 
     /// What decode told of a sequence, once it has ended there.
@@ -239,6 +269,32 @@ impl Pair {
             engine.check_invariants().unwrap();
         }
     }
+}
+
+fn job(seq: SeqId, prompt: &[u32], output: u32) -> (Job, Receiver<Told>) {
+    let (sender, events) = channel();
+    let sampling = SamplingParams {
+        temperature: 0.0,
+        top_p: 1.0,
+        top_k: 0,
+        min_p: 0.0,
+        seed: 0,
+        max_tokens: output,
+        stop_tokens: Vec::new(),
+    };
+    let job = Job {
+        seq,
+        request: RequestId(seq.0),
+        lane: LaneId(0),
+        tenant: TenantId(0),
+        priority: 0,
+        deadline_us: None,
+        prompt: prompt.into(),
+        scope: None,
+        sampling,
+        events: Box::new(Teller(sender)),
+    };
+    (job, events)
 }
 
 impl Drop for Pair {

@@ -5,7 +5,7 @@ use millrace_engine::{Counters, EngineSnapshot, LaneFacts, LinkFacts, PhaseTimes
 use millrace_ops::KvFormat;
 use millrace_transfer::{CodecError, Decoder, Encoder, Incarnation};
 
-use super::{MAX_NAME_BYTES, MAX_ROWS, incarnation, put_incarnation, unknown};
+use super::{MAX_NAME_BYTES, MAX_ROWS, unknown};
 
 const MAX_LAYOUT_BYTES: usize = 8 << 10;
 /// The two ends of a link.
@@ -29,14 +29,13 @@ pub(crate) struct Ready {
 
 impl Ready {
     pub(super) fn encode(&self, out: &mut Encoder) {
-        put_incarnation(out, self.incarnation);
-        out.u32(self.pages).u32(self.page_tokens).u32(self.max_tokens).u64(self.weight_bytes);
+        out.incarnation(self.incarnation).u32(self.pages).u32(self.page_tokens).u32(self.max_tokens).u64(self.weight_bytes);
         out.text(&self.weights_digest).text(&self.layout).u64(self.loading_us);
     }
 
     pub(super) fn decode(from: &mut Decoder<'_>) -> Result<Self, CodecError> {
         Ok(Self {
-            incarnation: incarnation(from)?,
+            incarnation: from.incarnation()?,
             pages: from.u32("the pages")?,
             page_tokens: from.u32("page_tokens")?,
             max_tokens: from.u32("the context")?,

@@ -8,7 +8,7 @@ use millrace_engine::Replay;
 use millrace_kv::PrefixScope;
 use millrace_transfer::{CodecError, Decoder, Encoder, Incarnation};
 
-use super::{MAX_NAME_BYTES, MAX_TOKENS, incarnation, put_incarnation, unknown};
+use super::{MAX_NAME_BYTES, MAX_TOKENS, unknown};
 
 const SUBMIT: u8 = 1;
 const ABORT: u8 = 2;
@@ -59,12 +59,7 @@ impl Order {
             Self::Submit(submission) => submission.encode(),
             Self::Abort(seq) => Encoder::of_kind(ABORT).u64(seq.0).finish(),
             Self::Peer { lane, address } => Encoder::of_kind(PEER).text(lane).text(&address.to_string()).finish(),
-            Self::PeerDead { lane, peer } => {
-                let mut out = Encoder::of_kind(PEER_DEAD);
-                out.text(lane);
-                put_incarnation(&mut out, *peer);
-                out.finish()
-            }
+            Self::PeerDead { lane, peer } => Encoder::of_kind(PEER_DEAD).text(lane).incarnation(*peer).finish(),
             Self::Readmit => Encoder::of_kind(READMIT).finish(),
         }
     }
@@ -82,7 +77,7 @@ impl Order {
                 let address = address.parse().map_err(|_| CodecError::Unknown { what: "the address", value: 0 })?;
                 Self::Peer { lane, address }
             }
-            PEER_DEAD => Self::PeerDead { lane: from.text(MAX_NAME_BYTES, "the lane")?, peer: incarnation(&mut from)? },
+            PEER_DEAD => Self::PeerDead { lane: from.text(MAX_NAME_BYTES, "the lane")?, peer: from.incarnation()? },
             READMIT => Self::Readmit,
             other => return unknown("the kind of an order", other),
         };

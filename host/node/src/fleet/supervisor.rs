@@ -12,7 +12,7 @@ use std::time::Duration;
 use millrace_core::Stage;
 use millrace_engine::JobError;
 use millrace_transfer::Incarnation;
-use millrace_transfer::tcp::{Channel, FrameReader, FrameWriter};
+use millrace_transfer::tcp::{Channel, FrameReader};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::mpsc;
@@ -22,7 +22,7 @@ use super::{Fleet, Member, ORDERS_AHEAD, lock};
 use crate::control::{Order, Ready, Report};
 use crate::engine_process::{Birth, CONTROL};
 
-/// From its start until a process listens.
+/// From its start until a process listens, and from then until it has let the node in.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Between an end and the next start: none at first, then doubled, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -82,12 +82,16 @@ async fn live(fleet: &Fleet, member: &Member, epoch: u64) -> Ended {
         let mut state = lock(&member.state);
         (state.starts, state.pid) = (state.starts + 1, child.id());
     }
-    let mut ended = match fleet.endpoint.connect(address, CONTROL).await {
-        Ok(channel) => tokio::select! {
-            ended = carry(fleet, member, channel, address) => ended,
-            status = child.wait() => exited(member, status),
-        },
-        Err(error) => unready(error.to_string()),
+    let life = async {
+        // Whoever else connects to it may be in the way for a moment: that is no reason to end it.
+        match fleet.endpoint.connect_within(address, CONTROL, LISTEN_TIMEOUT).await {
+            Ok(channel) => carry(fleet, member, channel, address).await,
+            Err(error) => unready(error.to_string()),
+        }
+    };
+    let mut ended = tokio::select! {
+        ended = life => ended,
+        status = child.wait() => exited(member, status),
     };
     // It may be stopped, or talk nonsense: it must not go on beside the next one.
     let _ = child.start_kill();
@@ -132,10 +136,10 @@ async fn carry(fleet: &Fleet, member: &Member, channel: Channel, address: Socket
     let (orders, mut ordered) = mpsc::channel(ORDERS_AHEAD);
     let mut incarnation = None;
     let reading = read(fleet, member, &mut reader, (orders, address), &mut incarnation);
-    let writing = write(&mut writer, &mut ordered);
+    let writing = writer.carry(&mut ordered, |order: Order, _| order.encode());
     let why = tokio::select! {
         why = reading => why,
-        why = writing => why,
+        why = writing => why.to_string(),
     };
     Ended { incarnation, was_ready: incarnation.is_some(), why }
 }
@@ -166,24 +170,6 @@ async fn read(
                 fleet.run(errands);
             }
             Err(error) => return format!("its report cannot be read: {error}"),
-        }
-    }
-}
-
-async fn write(writer: &mut FrameWriter, ordered: &mut mpsc::Receiver<Order>) -> String {
-    loop {
-        let frame = match timeout(FrameWriter::KEEP_ALIVE, ordered.recv()).await {
-            Ok(Some(order)) => order.encode(),
-            Ok(None) => return "it takes no orders".to_owned(),
-            Err(_) => Vec::new(),
-        };
-        if let Err(error) = writer.write(&frame).await {
-            return error.to_string();
-        }
-        if ordered.is_empty()
-            && let Err(error) = writer.flush().await
-        {
-            return error.to_string();
         }
     }
 }

@@ -1,26 +1,16 @@
 //! The first messages of a connection as bytes.
 
 use super::{CodecError, Decoder, Encoder};
-use crate::{Hello, Incarnation, Terms, TransferId, Welcome, Window};
+use crate::{Hello, Terms, TransferId, Welcome, Window};
 
 /// Of any word of the terms: layouts with scales for each layer are the longest.
 const MAX_WORD_BYTES: usize = 8 << 10;
-
-pub(super) fn put_incarnation(out: &mut Encoder, incarnation: Incarnation) {
-    out.u64(incarnation.epoch).u64(incarnation.boot);
-}
-
-pub(super) fn incarnation(from: &mut Decoder<'_>) -> Result<Incarnation, CodecError> {
-    Ok(Incarnation { epoch: from.u64("an epoch")?, boot: from.u64("a boot nonce")? })
-}
 
 impl Hello {
     /// Adds it to a message.
     pub fn encode(&self, out: &mut Encoder) {
         let Terms { protocol, lane, model, weights, shape, format, scales, page_tokens, page_bytes } = &self.terms;
-        out.u16(*protocol);
-        put_incarnation(out, self.incarnation);
-        out.u64(self.session).u64(self.first.0);
+        out.u16(*protocol).incarnation(self.incarnation).u64(self.session).u64(self.first.0);
         [lane, model, weights, shape, format, scales].into_iter().for_each(|word| {
             out.text(word);
         });
@@ -33,7 +23,7 @@ impl Hello {
     /// It is none.
     pub fn decode(from: &mut Decoder<'_>) -> Result<Self, CodecError> {
         let protocol = from.u16("the protocol's version")?;
-        let (incarnation, session) = (incarnation(from)?, from.u64("the session")?);
+        let (incarnation, session) = (from.incarnation()?, from.u64("the session")?);
         let first = TransferId(from.u64("the first transfer")?);
         let mut word = |what| from.text(MAX_WORD_BYTES, what);
         let terms = Terms {
@@ -54,8 +44,7 @@ impl Hello {
 impl Welcome {
     /// Adds it to a message.
     pub fn encode(&self, out: &mut Encoder) {
-        put_incarnation(out, self.incarnation);
-        out.u64(self.session).u32(self.window.slots).u32(self.window.transfers);
+        out.incarnation(self.incarnation).u64(self.session).u32(self.window.slots).u32(self.window.transfers);
     }
 
     /// Takes it off a message.
@@ -63,7 +52,7 @@ impl Welcome {
     /// # Errors
     /// It is none.
     pub fn decode(from: &mut Decoder<'_>) -> Result<Self, CodecError> {
-        let (incarnation, session) = (incarnation(from)?, from.u64("the session")?);
+        let (incarnation, session) = (from.incarnation()?, from.u64("the session")?);
         let window = Window { slots: from.u32("the slots")?, transfers: from.u32("the transfers")? };
         Ok(Self { incarnation, session, window })
     }

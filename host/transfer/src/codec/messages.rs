@@ -1,6 +1,5 @@
 //! The messages of a hand-off as bytes: kind, stamp, transfer, then what the kind has.
 
-use super::hello::{incarnation, put_incarnation};
 use super::{CodecError, Decoder, Encoder};
 use crate::{CHUNK_BYTES, End, MAX_PAGES, MAX_TICKET_BYTES, PageKey, Stamped, ToDecode, ToPrefill, TransferId};
 
@@ -24,9 +23,7 @@ const PAGE_KEY_BYTES: usize = 12;
 
 fn begin<M>(kind: u8, stamped: &Stamped<M>, transfer: TransferId) -> Encoder {
     let mut out = Encoder::of_kind(kind);
-    put_incarnation(&mut out, stamped.from);
-    put_incarnation(&mut out, stamped.to);
-    out.u64(stamped.session).u64(transfer.0);
+    out.incarnation(stamped.from).incarnation(stamped.to).u64(stamped.session).u64(transfer.0);
     out
 }
 
@@ -61,7 +58,7 @@ impl Stamped<ToDecode> {
     pub fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
         let mut input = Decoder::new(bytes);
         let kind = input.u8("the kind")?;
-        let (from, to) = (incarnation(&mut input)?, incarnation(&mut input)?);
+        let (from, to) = (input.incarnation()?, input.incarnation()?);
         let session = input.u64("the session")?;
         let transfer = TransferId(input.u64("the transfer")?);
         let message = match kind {
@@ -117,7 +114,7 @@ impl Stamped<ToPrefill> {
     pub fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
         let mut input = Decoder::new(bytes);
         let kind = input.u8("the kind")?;
-        let (from, to) = (incarnation(&mut input)?, incarnation(&mut input)?);
+        let (from, to) = (input.incarnation()?, input.incarnation()?);
         let session = input.u64("the session")?;
         let transfer = TransferId(input.u64("the transfer")?);
         let message = match kind {

@@ -1,6 +1,7 @@
 //! Takes values off a message from outside. Knows no message.
 
 use super::CodecError;
+use crate::Incarnation;
 
 /// A message that is being read.
 #[derive(Debug)]
@@ -104,6 +105,12 @@ impl<'a> Decoder<'a> {
     pub fn u32s(&mut self, most: usize, what: &'static str) -> Result<Vec<u32>, CodecError> {
         let count = self.count(most, size_of::<u32>(), what)?;
         (0..count).map(|_| self.u32(what)).collect()
+    }
+
+    /// # Errors
+    /// The message ends before it.
+    pub fn incarnation(&mut self) -> Result<Incarnation, CodecError> {
+        Ok(Incarnation { epoch: self.u64("an epoch")?, boot: self.u64("a boot nonce")? })
     }
 
     /// # Errors

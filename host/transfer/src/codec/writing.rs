@@ -1,5 +1,7 @@
 //! Appends values to a message. Knows no message.
 
+use crate::Incarnation;
+
 /// A message that is being written.
 #[derive(Debug, Default)]
 pub struct Encoder {
@@ -55,6 +57,10 @@ impl Encoder {
             self.u32(value);
         });
         self
+    }
+
+    pub fn incarnation(&mut self, incarnation: Incarnation) -> &mut Self {
+        self.u64(incarnation.epoch).u64(incarnation.boot)
     }
 
     /// What was written.

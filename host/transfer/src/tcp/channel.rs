@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf, split};
 use tokio::net::TcpStream;
+use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_rustls::TlsStream;
 
@@ -26,6 +27,8 @@ const FRAME_TIME: Duration = Duration::from_secs(10);
 pub enum ChannelError {
     #[error("the peer is gone")]
     Gone,
+    #[error("this side has ended it")]
+    Ended,
     #[error("the connection broke: {0}")]
     Broken(std::io::Error),
     #[error("the peer was not heard of for {} s", SILENCE.as_secs())]
@@ -113,6 +116,23 @@ impl FrameWriter {
         Ok(timeout(FRAME_TIME, self.half.flush()).await.map_err(|_| ChannelError::Stalled)??)
     }
 
-    /// How long it may be silent.
-    pub const KEEP_ALIVE: Duration = KEEP_ALIVE;
+    /// Writes the frames that `encode` makes of what comes out of a queue, with keep-alives while nothing comes, until the queue or
+    /// the connection ends. `encode` is told how many wait behind it; what was written is sent where none does.
+    pub async fn carry<T>(&mut self, queue: &mut mpsc::Receiver<T>, mut encode: impl FnMut(T, usize) -> Vec<u8>) -> ChannelError {
+        loop {
+            let frame = match timeout(KEEP_ALIVE, queue.recv()).await {
+                Ok(Some(next)) => encode(next, queue.len()),
+                Ok(None) => return ChannelError::Ended,
+                Err(_) => Vec::new(),
+            };
+            if let Err(error) = self.write(&frame).await {
+                return error;
+            }
+            if queue.is_empty()
+                && let Err(error) = self.flush().await
+            {
+                return error;
+            }
+        }
+    }
 }

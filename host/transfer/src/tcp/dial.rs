@@ -4,13 +4,16 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::{Channel, Endpoint, HandshakeError, Wire};
 
 /// Between two tries, at first; doubled up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// A connection that lasted so long was of use: behind it the pause is the first again. One that ends earlier may have been refused
+/// by what is spoken on it, which this does not know, and the next one may be too.
+const OF_USE: Duration = Duration::from_secs(2);
 
 /// Keeps a port connected to wherever its peer is, until the port or `peer` is gone. What the peer is asked for is `purpose`.
 pub async fn dial(endpoint: Endpoint, purpose: String, mut peer: watch::Receiver<Option<SocketAddr>>, mut wire: Wire) {
@@ -26,15 +29,17 @@ pub async fn dial(endpoint: Endpoint, purpose: String, mut peer: watch::Receiver
         let connection = async {
             match endpoint.connect(address, &purpose).await {
                 Ok(channel) => {
+                    let began = Instant::now();
                     wire.carry(channel).await;
-                    None
+                    Ok(began.elapsed() >= OF_USE)
                 }
-                Err(error) => Some(error),
+                Err(error) => Err(error),
             }
         };
-        let failed = tokio::select! {
-            failed = connection => failed,
+        let ended = tokio::select! {
+            ended = connection => ended,
             changed = peer.changed() => {
+                wire.give_up().await;
                 if changed.is_err() {
                     return;
                 }
@@ -42,8 +47,8 @@ pub async fn dial(endpoint: Endpoint, purpose: String, mut peer: watch::Receiver
                 continue;
             }
         };
-        pause = if failed.is_some() { (pause * 2).min(LONGEST_PAUSE) } else { FIRST_PAUSE };
-        tell_once(&mut told, &purpose, address, failed.as_ref());
+        pause = if matches!(ended, Ok(true)) { FIRST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
+        tell_once(&mut told, &purpose, address, ended.as_ref().err());
         sleep(pause).await;
     }
 }
@@ -65,7 +70,10 @@ pub async fn answer(mut channels: mpsc::Receiver<Channel>, mut wire: Wire) {
     let mut next = channels.recv().await;
     while let Some(channel) = next {
         next = tokio::select! {
-            newer = channels.recv() => newer,
+            newer = channels.recv() => {
+                wire.give_up().await;
+                newer
+            }
             () = wire.carry(channel) => channels.recv().await,
         };
     }

@@ -6,12 +6,13 @@
 //!   listens  -> proof(session)
 //! ```
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, ToSocketAddrs};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use super::secret::{PROOF_BYTES, Side};
@@ -19,6 +20,9 @@ use super::{Channel, Secret, tls};
 
 /// From a connection to the last proof; two round trips on a slow link take a tenth of it.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Of [`Endpoint::connect_within`].
+const BETWEEN_TRIES: Duration = Duration::from_millis(100);
 
 const MAGIC: [u8; 8] = *b"MILLRACE";
 /// Of this exchange and of the frames behind it.
@@ -44,6 +48,16 @@ pub enum HandshakeError {
     Settings(String),
 }
 
+impl HandshakeError {
+    /// Whether the same peer may answer otherwise in a moment.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Unreachable(_) | Self::Broken(_) | Self::Late => true,
+            Self::Stranger | Self::Version(_) | Self::Secret | Self::Settings(_) => false,
+        }
+    }
+}
+
 /// One process's end of connections, whichever side begins them.
 #[derive(Clone)]
 pub struct Endpoint {
@@ -65,6 +79,20 @@ impl Endpoint {
     /// Where nobody is there, it takes too long, or the peer does not prove the secret.
     pub async fn connect(&self, to: impl ToSocketAddrs, purpose: &str) -> Result<Channel, HandshakeError> {
         timeout(HANDSHAKE_TIMEOUT, self.open(to, purpose)).await.map_err(|_| HandshakeError::Late)?
+    }
+
+    /// Like [`Self::connect`], again and again for so long where it may help: others may crowd the peer, or it may not listen yet.
+    ///
+    /// # Errors
+    /// The last try's.
+    pub async fn connect_within(&self, to: SocketAddr, purpose: &str, patience: Duration) -> Result<Channel, HandshakeError> {
+        let began = Instant::now();
+        loop {
+            match self.connect(to, purpose).await {
+                Err(error) if error.may_pass() && began.elapsed() < patience => sleep(BETWEEN_TRIES).await,
+                connected => return connected,
+            }
+        }
     }
 
     /// Takes a connection, and tells what the peer wants it for.

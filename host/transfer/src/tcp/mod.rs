@@ -10,6 +10,7 @@
 mod channel;
 mod dial;
 mod endpoint;
+mod listen;
 mod port;
 mod secret;
 mod tls;
@@ -17,5 +18,6 @@ mod tls;
 pub use channel::{Channel, ChannelError, FrameReader, FrameWriter};
 pub use dial::{answer, dial};
 pub use endpoint::{Endpoint, HANDSHAKE_TIMEOUT, HandshakeError};
+pub use listen::{Doors, MAX_UNPROVEN, listen};
 pub use port::{Bell, Port, PortCounters, PortEvent, Wire};
 pub use secret::Secret;

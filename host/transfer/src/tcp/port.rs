@@ -10,9 +10,8 @@ use std::sync::{Arc, OnceLock};
 
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::time::timeout;
 
-use super::{Channel, ChannelError, FrameReader, FrameWriter};
+use super::{Channel, ChannelError, FrameReader};
 
 /// Frames that may wait in either direction: with parts of pages, 16 MiB.
 const FRAMES_AHEAD: usize = 64;
@@ -139,16 +138,29 @@ impl Port {
 impl Wire {
     /// Carries frames until the connection ends, on either side's wish.
     pub async fn carry(&mut self, channel: Channel) {
-        let (outbound, frames) = mpsc::channel(FRAMES_AHEAD);
+        let (outbound, mut frames) = mpsc::channel(FRAMES_AHEAD);
         self.counting.connections.fetch_add(1, Ordering::Relaxed);
         self.tell(Event::Opened(outbound)).await;
-        let (reader, writer) = channel.split();
-        let (written, read) = (write(writer, frames, &self.counting, &self.bell), self.read(reader));
+        let (reader, mut writer) = channel.split();
+        let count = |frame: Vec<u8>, waiting: usize| {
+            self.counting.sent.fetch_add(frame.len() as u64, Ordering::Relaxed);
+            // There is room again.
+            if waiting + 1 >= FRAMES_AHEAD {
+                self.bell.ring();
+            }
+            frame
+        };
+        let (written, read) = (writer.carry(&mut frames, count), self.read(reader));
         let ended = tokio::select! {
             error = written => error,
             error = read => error,
         };
         self.tell(Event::Closed(ended)).await;
+    }
+
+    /// Tells the thread that the connection is over whose [`Self::carry`] was dropped.
+    pub async fn give_up(&mut self) {
+        self.tell(Event::Closed(ChannelError::Ended)).await;
     }
 
     /// Whether the thread is gone.
@@ -173,28 +185,5 @@ impl Wire {
         // A thread that is gone wants no events.
         let _ = self.events.send(event).await;
         self.bell.ring();
-    }
-}
-
-async fn write(mut writer: FrameWriter, mut frames: mpsc::Receiver<Vec<u8>>, counting: &Counting, bell: &Bell) -> ChannelError {
-    loop {
-        let frame = match timeout(FrameWriter::KEEP_ALIVE, frames.recv()).await {
-            Ok(Some(frame)) => frame,
-            Ok(None) => return ChannelError::Broken(std::io::Error::other("this side has ended it")),
-            Err(_) => Vec::new(),
-        };
-        let was_full = frames.len() + 1 >= FRAMES_AHEAD;
-        if let Err(error) = writer.write(&frame).await {
-            return error;
-        }
-        counting.sent.fetch_add(frame.len() as u64, Ordering::Relaxed);
-        if was_full {
-            bell.ring();
-        }
-        if frames.is_empty()
-            && let Err(error) = writer.flush().await
-        {
-            return error;
-        }
     }
 }

@@ -9,10 +9,16 @@
 //! - **nobody is wrongly accused**: whoever keeps the rules is not called out of order, whatever the network does.
 //! - **every transfer ends**: from any state, once nothing fails any more, all transfers end and all pages are free.
 
-use millrace_transfer::{PageKey, Stamped, ToDecode, ToPrefill, TransferId, Window};
+use millrace_transfer::{Outcome, PageKey, Stamped, ToDecode, ToPrefill, TransferId, Window};
 use stateright::{Checker, Model, Property};
 
 use crate::world::{Rule, Size, World};
+
+// What happens sometimes.
+const COMMITTED: &str = "a sequence is committed";
+const CANCELLED: &str = "a sequence is cancelled";
+const STALE: &str = "a stolen page ends its sequence";
+const MOVED_ON: &str = "a sequence is handed to the next life of decode";
 
 /// How often each thing may still go wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -136,8 +142,10 @@ impl Model for HandOffs {
             Property::always("nobody is wrongly accused", |_, state| holds(state, Rule::Order)),
             Property::always("every transfer ends", |_, state: &State| state.world.must_quiesce().is_ok()),
             // The model reaches what it is about.
-            Property::sometimes("a sequence is committed", |_, state: &State| state.world.committed() > 0),
-            Property::sometimes("a sequence is handed to the next life of decode", |_, state: &State| state.world.moved_on()),
+            Property::sometimes(COMMITTED, |_, state: &State| state.world.ended_as(&Outcome::Committed) > 0),
+            Property::sometimes(CANCELLED, |_, state: &State| state.world.ended_as(&Outcome::Cancelled) > 0),
+            Property::sometimes(STALE, |_, state: &State| state.world.ended_as(&Outcome::StaleTarget) > 0),
+            Property::sometimes(MOVED_ON, |_, state: &State| state.world.moved_on()),
         ]
     }
 }
@@ -149,10 +157,14 @@ fn check(size: Size, troubles: Troubles, states: usize) {
     for (property, path) in checker.discoveries() {
         let broken = path.last_state().world.broken.clone();
         let why = broken.or_else(|| path.last_state().world.must_quiesce().err().map(|why| (Rule::Order, why)));
-        let example = property.starts_with("a sequence is");
+        let example = [COMMITTED, CANCELLED, STALE, MOVED_ON].contains(&property);
         assert!(example, "`{property}` does not hold: {why:?} after {:?}", path.into_actions());
     }
-    assert!(checker.discovery("a sequence is committed").is_some(), "too few states to get anywhere");
+    // Each example is found where its trouble may come, and in no other world.
+    let Troubles { cancels, thefts, receiver_deaths, .. } = troubles;
+    for (example, due) in [(COMMITTED, true), (CANCELLED, cancels > 0), (STALE, thefts > 0), (MOVED_ON, receiver_deaths > 0)] {
+        assert_eq!(checker.discovery(example).is_some(), due, "{example}: too few states to get there, or too much goes wrong");
+    }
 }
 
 const NONE: Troubles = Troubles { disconnects: 0, sender_deaths: 0, receiver_deaths: 0, cancels: 0, thefts: 0, connects: 1 };

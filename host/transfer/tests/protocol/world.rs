@@ -450,9 +450,9 @@ impl World {
         }
     }
 
-    /// Sequences that the sender knows to be committed.
-    pub(crate) fn committed(&self) -> usize {
-        self.sequences.iter().filter(|sequence| sequence.stage == Stage::Over(Outcome::Committed)).count()
+    /// Sequences that the sender knows to have ended so.
+    pub(crate) fn ended_as(&self, outcome: &Outcome) -> usize {
+        self.sequences.iter().filter(|sequence| matches!(&sequence.stage, Stage::Over(how) if how == outcome)).count()
     }
 
     /// Whether a sequence that was on its way to one life of the receiver is offered to another.

@@ -3,6 +3,7 @@
 
 pub(crate) mod attention;
 mod cache;
+mod download;
 pub(crate) mod experts;
 mod hand_off;
 mod invalid;
@@ -32,6 +33,7 @@ pub(crate) fn backend_suite(backend: &dyn Backend, reader: &dyn Backend, toleran
         rows::suite(&mut rig);
         cache::suite(&mut rig);
         hand_off::suite(&mut rig);
+        download::suite(&mut rig);
         attention::suite(&mut rig);
         latent::suite(&mut rig);
         select::suite(&mut rig);
