@@ -120,6 +120,7 @@ fn aborts_at_any_time_give_all_pages_back() {
 }
 
 #[test]
+#[cfg(feature = "tags")]
 fn a_stolen_page_stops_that_sequence_alone() {
     let rig = Rig::start(Setup::default());
     let prompts = prompts(5);
@@ -156,6 +157,14 @@ fn a_stolen_page_stops_that_sequence_alone() {
     assert_eq!((decode().suspect_pages, decode().free_pages), (0, 64));
     assert_eq!(rig.engine.readmit(PoolId(1)), Ok(0));
     assert_eq!(rig.generate(&prompts[2], 100), alone[2], "and it serves as before");
+}
+
+/// In a build without tags nothing may believe to be protected.
+#[test]
+#[cfg(not(feature = "tags"))]
+#[should_panic(expected = "NoTags")]
+fn without_tags_a_pool_that_asks_for_checks_does_not_start() {
+    Rig::start(Setup { tag_checks: TagChecks::On, ..Setup::default() });
 }
 
 #[test]

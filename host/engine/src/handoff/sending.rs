@@ -23,6 +23,7 @@ use super::greeting::{self, Answer};
 use super::ticket::Ticket;
 use super::transfer::HandOffEvent;
 use crate::EngineError;
+use crate::bracket::{number_pages, tag_array};
 use crate::runner::StageRunner;
 
 /// Pages copied out at a time.
@@ -87,7 +88,7 @@ impl Sending {
         let converted = if own == wire {
             None
         } else {
-            let (pages, tags) = (backend.allocate(SLOTS * wire.page_bytes())?, backend.allocate(SLOTS * size_of::<u64>())?);
+            let (pages, tags) = (backend.allocate(SLOTS * wire.page_bytes())?, tag_array(backend, SLOTS)?);
             Some(KvCache { pages, tags, layout: wire.clone(), page_count: SLOTS })
         };
         let copies = Copies {
@@ -372,8 +373,7 @@ impl Copies {
         ];
         let mut from = staging;
         if let Some(converted) = &self.converted {
-            let tags: Vec<u8> = (1..=SLOTS as u64).flat_map(u64::to_le_bytes).collect();
-            ops.push(upload(&converted.tags, 0, tags));
+            ops.extend(number_pages(&converted.tags, SLOTS));
             ops.push(upload(&self.exports, 0, as_bytes(imports)));
             ops.push(Op::ImportPages(ImportPages {
                 cache: converted.clone(),
