@@ -76,7 +76,8 @@ fn every_command_refuses_wrong_usage_alike() {
     std::fs::write(bad.path(), "[server]\nlisten = 7\n").expect("written");
     let bad = bad.path().to_str().expect("UTF-8");
     let one = ["--gpus", "8", "--gpu-memory", "140.4"];
-    let cases: [(&str, Vec<&str>, &str); 38] = [
+    let (small, with_tags) = (["-b", "1", "-d", "8", "-n", "4"], env!("CARGO_BIN_EXE_millrace"));
+    let cases: [(&str, Vec<&str>, &str); 49] = [
         ("serve", vec![], "--config"),
         ("serve", vec!["-c", bad], "server.listen"),
         ("serve", vec!["-c", "/nowhere.toml"], "/nowhere.toml"),
@@ -117,6 +118,21 @@ fn every_command_refuses_wrong_usage_alike() {
         ("bench kv", vec!["-m", model, "-b", "0"], "-b"),
         ("bench kv", vec!["-m", model, "--pool-mib", "0"], "--pool-mib 0"),
         ("bench kv", vec!["-m", model, "-d", "5000"], "-d 5000"),
+        ("bench tags", vec![], "--model"),
+        ("bench tags", vec!["-m", model, "-b", "0"], "-b 0"),
+        ("bench tags", vec!["-m", model, "-d", "5000"], "-d 5000"),
+        ("bench tags", vec!["-m", model, "-n", "3"], "-n 3"),
+        ("bench tags", vec!["-m", model, "-r", "0"], "-r 0"),
+        (
+            "bench tags",
+            [&["-m", model][..], &small, &["--baseline", "/nowhere/millrace"]].concat(),
+            "--baseline /nowhere/millrace",
+        ),
+        ("bench tags", [&["-m", model][..], &small, &["--baseline", with_tags]].concat(), "has page tags"),
+        ("bench tags", [&["-m", model][..], &small, &["--baseline", "/bin/true"]].concat(), "is no millrace"),
+        ("bench prefix", vec!["-m", model, "-p", "31"], "-p 31"),
+        ("bench prefix", vec!["-m", model, "-e", "0"], "-e"),
+        ("bench prefix", vec!["-m", model, "-p", "5000"], "-p 5000 -e 32, prompts of 5032 tokens"),
         ("bench serve", vec!["--url", "http://127.0.0.1:1"], "--model"),
         ("bench serve", vec!["--model", "m", "--url", "https://127.0.0.1:1"], "https is not spoken here"),
     ];
