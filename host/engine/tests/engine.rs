@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::{Rig, Setup, expected};
 use millrace_core::{KvFormat, PoolId};
-use millrace_engine::{Hold, JobError, ReadmitError, SubmitError, TagChecks};
+use millrace_engine::{Hold, JobError, SubmitError, TagChecks};
 
 /// Different prompts out of the fixture's ids.
 fn prompts(count: usize) -> Vec<Vec<u32>> {
@@ -151,7 +151,7 @@ fn a_stolen_page_stops_that_sequence_alone() {
     let decode = || rig.engine.snapshot().pools[1].clone();
     assert_eq!((decode().suspect_pages, decode().quarantined_pages, decode().free_pages), (1, 1, 63));
     assert_eq!(rig.engine.readmit(PoolId(0)), Ok(0), "none in the prefill pool");
-    assert_eq!(rig.engine.readmit(PoolId(2)), Err(ReadmitError::UnknownPool(PoolId(2))));
+    assert_eq!(rig.engine.readmit(PoolId(2)), Err(millrace_engine::ReadmitError::UnknownPool(PoolId(2))));
     assert_eq!(rig.engine.readmit(PoolId(1)), Ok(1));
     rig.wait_until_empty(0);
     assert_eq!((decode().suspect_pages, decode().free_pages), (0, 64));
