@@ -29,13 +29,15 @@ fn printing() -> Vec<Vec<String>> {
     let (model, config) = (fixture("llama-bf16"), fixture("llama-bf16/config.json"));
     let ids = model.join("expected.safetensors");
     let (model, ids, config) = (utf8(&model), utf8(&ids), utf8(&config));
-    let lines: [&[&str]; 6] = [
+    let lines: [&[&str]; 8] = [
         &["eval", "perplexity", "--model", model, "--ids", ids],
         &["eval", "compare", "bf16", "int8", "--model", model, "--ids", ids, "--json"],
         &["eval", "greedy", "--model", model, "--ids", ids, "--max-tokens", "1"],
         &["keys", "new", "tenant"],
         &["plan", "--config", config, "--gpus", "1", "--gpu-memory", "80"],
         &["bench", "engine", "-m", model, "-p", "8", "-n", "4", "-b", "1", "-d", "4", "-r", "1", "-t", "1"],
+        &["bench", "tags", "-m", model, "-n", "4", "-b", "1", "-d", "4", "-r", "1", "-t", "1"],
+        &["bench", "prefix", "-m", model, "-p", "32", "-e", "1", "--chunk", "8", "-r", "1", "-t", "1"],
     ];
     lines.iter().map(|line| line.iter().map(|&word| word.to_owned()).collect()).collect()
 }

@@ -67,6 +67,39 @@ fn refuses(command: &str, more: &[&str], named: &str) {
     assert!(output.stdout.is_empty(), "{args:?}");
 }
 
+/// Those of measurements.
+fn benches(model: &str) -> Vec<(&'static str, Vec<&str>, &'static str)> {
+    let (small, with_tags) = (["-b", "1", "-d", "8", "-n", "4"], env!("CARGO_BIN_EXE_millrace"));
+    vec![
+        ("bench engine", vec!["-m", model, "-b", "0"], "-b 0"),
+        ("bench engine", vec!["-m", model, "-p", "5000"], "-p 5000"),
+        ("bench engine", vec!["-m", model, "-t", "5000"], "--threads"),
+        ("bench handoff", vec!["-m", model, "-r", "0"], "-r 0"),
+        ("bench handoff", vec!["-m", model, "-p", "5000"], "-p 5000"),
+        ("bench handoff", vec!["-m", model, "--kv", "int4"], "`int4` is no KV format"),
+        ("bench kv", vec!["-m", model, "-b", "0"], "-b"),
+        ("bench kv", vec!["-m", model, "--pool-mib", "0"], "--pool-mib 0"),
+        ("bench kv", vec!["-m", model, "-d", "5000"], "-d 5000"),
+        ("bench tags", vec![], "--model"),
+        ("bench tags", vec!["-m", model, "-b", "0"], "-b 0"),
+        ("bench tags", vec!["-m", model, "-d", "5000"], "-d 5000"),
+        ("bench tags", vec!["-m", model, "-n", "3"], "-n 3"),
+        ("bench tags", vec!["-m", model, "-r", "0"], "-r 0"),
+        (
+            "bench tags",
+            [&["-m", model][..], &small, &["--baseline", "/nowhere/millrace"]].concat(),
+            "--baseline /nowhere/millrace",
+        ),
+        ("bench tags", [&["-m", model][..], &small, &["--baseline", with_tags]].concat(), "has page tags"),
+        ("bench tags", [&["-m", model][..], &small, &["--baseline", "/bin/true"]].concat(), "is no millrace"),
+        ("bench prefix", vec!["-m", model, "-p", "31"], "-p 31"),
+        ("bench prefix", vec!["-m", model, "-e", "0"], "-e"),
+        ("bench prefix", vec!["-m", model, "-p", "5000"], "-p 5000 -e 32, prompts of 5032 tokens"),
+        ("bench serve", vec!["--url", "http://127.0.0.1:1"], "--model"),
+        ("bench serve", vec!["--model", "m", "--url", "https://127.0.0.1:1"], "https is not spoken here"),
+    ]
+}
+
 #[test]
 fn every_command_refuses_wrong_usage_alike() {
     let (model, config) = (repository("host/model/tests/data/llama-bf16"), repository("examples/configs/glm-5.2.json"));
@@ -76,7 +109,7 @@ fn every_command_refuses_wrong_usage_alike() {
     std::fs::write(bad.path(), "[server]\nlisten = 7\n").expect("written");
     let bad = bad.path().to_str().expect("UTF-8");
     let one = ["--gpus", "8", "--gpu-memory", "140.4"];
-    let cases: [(&str, Vec<&str>, &str); 41] = [
+    let cases: [(&str, Vec<&str>, &str); 30] = [
         ("serve", vec![], "--config"),
         ("serve", vec!["-c", bad], "server.listen"),
         ("serve", vec!["-c", "/nowhere.toml"], "/nowhere.toml"),
@@ -111,22 +144,12 @@ fn every_command_refuses_wrong_usage_alike() {
         ("quantize", vec![model, "/nowhere/out", "--weights", "int4", "--group", "48"], "--group 48"),
         ("quantize", vec![model, "/nowhere/out", "--weights", "fp8", "--keep", "a("], "--keep `a(`"),
         ("quantize", vec![model, "/nowhere/out", "--weights", "fp8", "--threads", "5000"], "--threads 5000"),
-        ("bench engine", vec!["-m", model, "-b", "0"], "-b 0"),
-        ("bench engine", vec!["-m", model, "-p", "5000"], "-p 5000"),
-        ("bench engine", vec!["-m", model, "-t", "5000"], "--threads"),
-        ("bench handoff", vec!["-m", model, "-r", "0"], "-r 0"),
-        ("bench handoff", vec!["-m", model, "-p", "5000"], "-p 5000"),
-        ("bench handoff", vec!["-m", model, "--kv", "int4"], "`int4` is no KV format"),
-        ("bench kv", vec!["-m", model, "-b", "0"], "-b"),
-        ("bench kv", vec!["-m", model, "--pool-mib", "0"], "--pool-mib 0"),
-        ("bench kv", vec!["-m", model, "-d", "5000"], "-d 5000"),
-        ("bench serve", vec!["--url", "http://127.0.0.1:1"], "--model"),
-        ("bench serve", vec!["--model", "m", "--url", "https://127.0.0.1:1"], "https is not spoken here"),
     ];
+    let benches = benches(model);
     let elsewhere = POLICY.iter().chain(&ENGINES);
     let mut seen = BTreeSet::new();
     for (command, more, named) in
-        cases.iter().map(|(command, more, named)| (*command, more.as_slice(), *named)).chain(elsewhere.copied())
+        cases.iter().chain(&benches).map(|(command, more, named)| (*command, more.as_slice(), *named)).chain(elsewhere.copied())
     {
         seen.insert(command.to_owned());
         refuses(command, more, named);

@@ -22,6 +22,12 @@ pub enum EngineError {
     Backend(#[from] BackendError),
     #[error(transparent)]
     Model(#[from] millrace_model::ModelError),
+    /// Only in a build without the feature `tags`.
+    #[error(
+        "pool `{pool}` asks for tag checks, and this build has no page tags; use a build with the feature `tags`, or set `tags = false` \
+         in a measurement"
+    )]
+    NoTags { pool: String },
     #[error("pool `{pool}`: {why}")]
     Pool { pool: String, why: String },
     #[error("lane `{lane}`: {refusal}")]

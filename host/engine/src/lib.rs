@@ -3,6 +3,8 @@
 //! It does not know HTTP, TOML, text or Wasm; it never looks into device memory.
 #![forbid(unsafe_code)]
 
+#[cfg_attr(not(feature = "tags"), path = "no_bracket.rs")]
+mod bracket;
 mod devices;
 mod driver;
 mod error;
@@ -28,6 +30,7 @@ mod step_times;
 mod stepped;
 mod token_histogram;
 
+pub use bracket::TAGS_BUILT;
 pub use error::{EngineError, ReadmitError};
 pub use handle::{EngineHandle, Hold};
 pub use handoff::{LinkSpec, Offer, Refusal, Terms, TransferId};

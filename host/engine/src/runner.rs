@@ -13,8 +13,9 @@ use millrace_ops::{
 use millrace_scheduler::{Outcome, OutcomeStatus, StepPlan};
 use std::sync::Arc;
 
+use crate::PoolSpec;
+use crate::bracket::{Bracket, tag_array};
 use crate::programs::{Programs, Shape};
-use crate::{PoolSpec, TagChecks};
 
 /// Tag changes uploaded at a time.
 const DELTAS_PER_UPLOAD: usize = 1024;
@@ -44,7 +45,7 @@ pub(crate) struct StageRunner {
     activations: Activations,
     buffers: StepBuffers,
     cache: KvCache,
-    tag_checks: TagChecks,
+    bracket: Bracket,
     max_rows: usize,
     max_sequences: usize,
     table_entries: usize,
@@ -56,7 +57,7 @@ pub(crate) struct StageRunner {
 
 impl StageRunner {
     pub(crate) fn new(spec: &PoolSpec, wake: Wake) -> Result<Self, crate::EngineError> {
-        let backend = spec.backend.as_ref();
+        let (backend, bracket) = (spec.backend.as_ref(), Bracket::new(spec)?);
         let max_sequences = spec.limits.max_sequences as usize;
         let max_rows = match spec.stage {
             Stage::Prefill => spec.limits.max_step_tokens as usize,
@@ -68,7 +69,7 @@ impl StageRunner {
         let page_count = spec.pages as usize;
         let cache = KvCache {
             pages: backend.allocate(page_count * layout.page_bytes())?,
-            tags: backend.allocate(page_count * size_of::<u64>())?,
+            tags: tag_array(backend, page_count)?,
             layout,
             page_count,
         };
@@ -90,7 +91,7 @@ impl StageRunner {
             model: spec.model.clone(),
             buffers,
             cache,
-            tag_checks: spec.tag_checks,
+            bracket,
             max_rows,
             max_sequences,
             table_entries,
@@ -188,10 +189,7 @@ impl StageRunner {
         let tokens = u32::try_from(inputs.tokens.len()).unwrap_or(u32::MAX);
         let rows = plan.rows.iter().map(|row| (row.seq, row.epoch)).collect();
         self.in_flight = Some(InFlight { ticket, step: plan.step, rows, tokens, launched_us: now_us });
-        match self.tag_checks {
-            TagChecks::On => inputs.table_entries as u64,
-            TagChecks::Off => 0,
-        }
+        self.bracket.checked(inputs.table_entries)
     }
 
     /// The step that [`Self::is_done`] spoke of.
@@ -213,7 +211,7 @@ impl StageRunner {
         };
         let outcomes: Vec<Outcome> = step.rows.iter().zip(&records).map(outcome).collect();
         let stale = outcomes.iter().any(|outcome| outcome.status == OutcomeStatus::StalePage);
-        self.flags_left = stale && self.tag_checks == TagChecks::Off;
+        self.flags_left = stale && !self.bracket.clears_flags();
         Ok(Finished { step: step.step, launched_us: step.launched_us, tokens: step.tokens, outcomes })
     }
 
@@ -223,9 +221,8 @@ impl StageRunner {
     }
 
     fn check_tags(&mut self, step: &StepBuffers, sequences: usize, point: CheckPoint) {
-        if self.tag_checks == TagChecks::On {
-            self.queue.enqueue(Op::CheckTags(CheckTags { cache: self.cache.clone(), step: step.clone(), sequences, point }));
-        }
+        let cache = &self.cache;
+        self.bracket.check(self.queue.as_mut(), || CheckTags { cache: cache.clone(), step: step.clone(), sequences, point });
     }
 
     fn upload(&mut self, to: &Buffer, bytes: &[u8]) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::{Rig, Setup, expected};
 use millrace_core::{KvFormat, PoolId};
-use millrace_engine::{Hold, JobError, ReadmitError, SubmitError, TagChecks};
+use millrace_engine::{Hold, JobError, SubmitError, TagChecks};
 
 /// Different prompts out of the fixture's ids.
 fn prompts(count: usize) -> Vec<Vec<u32>> {
@@ -120,6 +120,7 @@ fn aborts_at_any_time_give_all_pages_back() {
 }
 
 #[test]
+#[cfg(feature = "tags")]
 fn a_stolen_page_stops_that_sequence_alone() {
     let rig = Rig::start(Setup::default());
     let prompts = prompts(5);
@@ -150,12 +151,21 @@ fn a_stolen_page_stops_that_sequence_alone() {
     let decode = || rig.engine.snapshot().pools[1].clone();
     assert_eq!((decode().suspect_pages, decode().quarantined_pages, decode().free_pages), (1, 1, 63));
     assert_eq!(rig.engine.readmit(PoolId(0)), Ok(0), "none in the prefill pool");
-    assert_eq!(rig.engine.readmit(PoolId(2)), Err(ReadmitError::UnknownPool(PoolId(2))));
+    assert_eq!(rig.engine.readmit(PoolId(2)), Err(millrace_engine::ReadmitError::UnknownPool(PoolId(2))));
     assert_eq!(rig.engine.readmit(PoolId(1)), Ok(1));
     rig.wait_until_empty(0);
     assert_eq!((decode().suspect_pages, decode().free_pages), (0, 64));
     assert_eq!(rig.engine.readmit(PoolId(1)), Ok(0));
     assert_eq!(rig.generate(&prompts[2], 100), alone[2], "and it serves as before");
+}
+
+/// In a build without tags nothing may believe to be protected.
+#[test]
+#[cfg(not(feature = "tags"))]
+fn without_tags_a_pool_that_asks_for_checks_does_not_start() {
+    let panic = std::panic::catch_unwind(|| Rig::start(Setup { tag_checks: TagChecks::On, ..Setup::default() })).err();
+    let told = panic.and_then(|panic| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+    assert!(told.contains("NoTags"), "{told}");
 }
 
 #[test]

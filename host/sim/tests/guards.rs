@@ -1,5 +1,6 @@
 //! The paired run: the same seeds with a guard and without it. With all guards nothing is seen; without any one of them something is,
 //! and soon. So the worlds can see what each guard prevents.
+#![cfg(feature = "tags")]
 
 use millrace_sim::{CampaignOptions, EngineKind, GuardOff, Report, WorldOptions, campaign};
 

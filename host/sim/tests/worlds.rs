@@ -1,5 +1,6 @@
 //! Worlds full of faults, the short form; `millrace simulate` is the long one. Nothing may be seen that must not be, and everything that
 //! was to strike must have struck.
+#![cfg(feature = "tags")]
 
 use millrace_sim::{CampaignOptions, EngineKind, FaultKind, Lab, PolicyChoice, Report, WorldOptions, campaign};
 

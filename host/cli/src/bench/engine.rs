@@ -11,9 +11,10 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use millrace_core::{KvFormat, Precision, Stage, StagePrecision, StageRecipe};
+use millrace_engine::{TAGS_BUILT, TagChecks};
 use serde_json::json;
 
-use super::lane::{BenchLane, LaneOptions, Profiling, Run};
+use super::lane::{BenchLane, LaneOptions, Profiling, Prompts, Run, Streams};
 use super::memory::peak_rss_bytes;
 use super::profile::Profile;
 use super::report::{HEADER, TestResult};
@@ -61,7 +62,7 @@ pub(crate) struct EngineArgs {
     #[arg(short, long, default_value_t = 5)]
     repeats: usize,
     /// Check page tags in every step.
-    #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
+    #[arg(long, default_value_t = TAGS_BUILT, action = clap::ArgAction::Set)]
     tags: bool,
     /// What a step is made of: phases of the engine, operations of the device; of each test's last run. Measuring costs about
     /// 1 % of a short step.
@@ -94,7 +95,9 @@ pub(crate) fn run(args: &EngineArgs) -> Result<(), Failure> {
         decode: StagePrecision { recipe: args.decode_weights, kv: args.kv },
     };
     let profile = if args.profile { Profiling::On } else { Profiling::Off };
-    let options = LaneOptions { precision, threads: args.threads, wanted, tags: args.tags, profile, pool_bytes: None };
+    let tags = vec![if args.tags { TagChecks::On } else { TagChecks::Off }];
+    let (threads, prompts, tenants) = (args.threads, Prompts::Fresh, 1);
+    let options = LaneOptions { precision, threads, wanted, tags, profile, pool_bytes: None, prompts, tenants };
     let lane = BenchLane::start(&args.model, &options)?;
     if !args.json {
         say!("{}\n{HEADER}", lane.description());
@@ -124,7 +127,7 @@ fn wanted(args: &EngineArgs) -> Result<Wanted, String> {
         return Err("--chunk 0: at least one token per prefill step".to_owned());
     }
     let (prompts, batches, depths) = (args.prompt.clone(), args.batch.clone(), args.depth.clone());
-    Ok(Wanted { prompts, batches, depths, output: args.output, chunk: args.chunk })
+    Ok(Wanted { prompts, batches, depths, output: args.output, chunk: args.chunk, kept: 0 })
 }
 
 fn measure(args: &EngineArgs, lane: &BenchLane) -> Result<Vec<TestResult>> {
@@ -138,7 +141,7 @@ fn measure(args: &EngineArgs, lane: &BenchLane) -> Result<Vec<TestResult>> {
         push(&mut results, args.json, result);
     }
     for (&batch, &depth) in args.batch.iter().flat_map(|b| args.depth.iter().map(move |d| (b, d))) {
-        let (rates, profile) = repeat(args.repeats, || lane.decode(batch, depth, args.output))
+        let (rates, profile) = repeat(args.repeats, || lane.decode(Streams { batch, depth, output: args.output }))
             .with_context(|| format!("decode of {batch} streams behind {depth} tokens"))?;
         let (tokens, profile) = (args.output, args.profile.then_some(profile));
         let peak_rss_bytes = peak_rss_bytes();

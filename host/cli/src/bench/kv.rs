@@ -10,10 +10,11 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use clap::Args;
 use millrace_core::{KvFormat, Precision, StagePrecision, StageRecipe};
+use millrace_engine::{TAGS_BUILT, TagChecks};
 use serde_json::{Value, json};
 
 use super::kv_plot;
-use super::lane::{BenchLane, LaneOptions, Profiling};
+use super::lane::{BenchLane, LaneOptions, Profiling, Prompts, Streams};
 use super::room::{PAGE_TOKENS, Wanted};
 use super::spread::Spread;
 use super::threads;
@@ -136,9 +137,11 @@ fn start(args: &KvArgs, kv: KvFormat) -> Result<BenchLane, Failure> {
         decode: StagePrecision { recipe: args.decode_weights, kv },
     };
     let (batches, depths) = (args.batch.clone(), vec![args.depth]);
-    let wanted = Wanted { prompts: Vec::new(), batches, depths, output: args.output, chunk: args.depth };
+    let wanted = Wanted { prompts: Vec::new(), batches, depths, output: args.output, chunk: args.depth, kept: 0 };
     let (pool_bytes, profile) = (Some(args.pool_mib * MIB), Profiling::Off);
-    BenchLane::start(&args.model, &LaneOptions { precision, threads: args.threads, wanted, tags: true, profile, pool_bytes })
+    let tags = vec![if TAGS_BUILT { TagChecks::On } else { TagChecks::Off }];
+    let (threads, prompts, tenants) = (args.threads, Prompts::Fresh, 1);
+    BenchLane::start(&args.model, &LaneOptions { precision, threads, wanted, tags, profile, pool_bytes, prompts, tenants })
 }
 
 fn measure(args: &KvArgs, lanes: &[BenchLane; 2], capacities: &[Capacity; 2], streams: usize) -> Result<Row> {
@@ -147,7 +150,7 @@ fn measure(args: &KvArgs, lanes: &[BenchLane; 2], capacities: &[Capacity; 2], st
     for repeat in 0..=args.repeats {
         let order = if repeat % 2 == 0 { [0, 1] } else { [1, 0] };
         for index in order.into_iter().filter(|&index| fits[index]) {
-            let run = lanes[index].decode(streams, args.depth, args.output)?;
+            let run = lanes[index].decode(Streams { batch: streams, depth: args.depth, output: args.output })?;
             // The first warms up.
             if repeat > 0 {
                 rates[index].push(run.tokens_per_second);

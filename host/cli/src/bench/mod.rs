@@ -6,11 +6,15 @@ mod kv;
 mod kv_plot;
 mod lane;
 mod memory;
+mod paired;
+mod prefix;
 mod profile;
 mod report;
 mod room;
 mod serve;
 mod spread;
+mod stages;
+mod tags;
 
 use clap::Subcommand;
 
@@ -26,6 +30,10 @@ pub(crate) enum Bench {
     Handoff(handoff::HandoffArgs),
     /// Tokens that a decode pool of fixed size holds in BF16 and in FP8, and tokens/s by streams until each is full.
     Kv(kv::KvArgs),
+    /// Time to first token with and without a hit in the prefix tree, and that other tenants' prompts change nothing.
+    Prefix(prefix::PrefixArgs),
+    /// What page tags cost: decode with tags on, off and compiled out, in alternating runs, and the check alone.
+    Tags(tags::TagsArgs),
     /// Requests/s, tokens/s and latencies of any OpenAI-compatible server, under a closed loop of clients.
     Serve(serve::LoadArgs),
 }
@@ -36,6 +44,8 @@ impl Bench {
             Self::Engine(args) => engine::run(&args),
             Self::Handoff(args) => handoff::run(&args),
             Self::Kv(args) => kv::run(&args),
+            Self::Prefix(args) => prefix::run(&args),
+            Self::Tags(args) => tags::run(&args),
             Self::Serve(args) => serve::run(&args),
         }
     }

@@ -16,6 +16,8 @@ pub(super) struct Wanted {
     pub(super) depths: Vec<usize>,
     pub(super) output: usize,
     pub(super) chunk: usize,
+    /// Prompts that prefill keeps beside those it works on; this one may be 0.
+    pub(super) kept: usize,
 }
 
 /// What the pools have to hold.
@@ -63,7 +65,8 @@ impl Wanted {
         // A prompt that is only prefilled still has room for itself there, or its lane would refuse it.
         let decode = streams.saturating_mul(pages(depth + self.output) + 1).max(pages(most(&self.prompts) + 1) + 1);
         // Prompts go through prefill one after another where the chunk is full; while one is handed off, the next begins.
-        let prefill = (2 * pages(most(&self.prompts).max(depth) + 1)).saturating_add(streams);
+        let longest = pages(most(&self.prompts).max(depth) + 1);
+        let prefill = self.kept.saturating_add(2).saturating_mul(longest).saturating_add(streams);
         let count = |pages: usize| u32::try_from(pages.saturating_add(SPARE_PAGES));
         let too_many = |_| format!("-b {streams} with -d {depth}: more pages than a pool can number; use fewer streams");
         Ok(Room {
@@ -123,7 +126,7 @@ mod tests {
     use super::*;
 
     fn wanted(prompt: usize, batch: usize, depth: usize, output: usize) -> Wanted {
-        Wanted { prompts: vec![1, prompt], batches: vec![batch, 1], depths: vec![8, depth], output, chunk: 512 }
+        Wanted { prompts: vec![1, prompt], batches: vec![batch, 1], depths: vec![8, depth], output, chunk: 512, kept: 0 }
     }
 
     #[test]
@@ -135,7 +138,7 @@ mod tests {
         // Two prompts of 4001 tokens, and a page of each stream.
         assert_eq!(room.prefill_pages, 2 * 126 + 32 + 8);
         // 513 tokens are 17 pages, where one stream of 136 needs 6.
-        let prompt = Wanted { prompts: vec![512], batches: vec![1], depths: vec![8], output: 128, chunk: 512 };
+        let prompt = Wanted { prompts: vec![512], batches: vec![1], depths: vec![8], output: 128, chunk: 512, kept: 0 };
         assert_eq!(prompt.room(8192).map(|room| room.decode_pages), Ok(18 + 8));
     }
 

@@ -6,6 +6,8 @@ use millrace_ops::{
     StagedPage, StepRecord, Upload, as_bytes,
 };
 
+use crate::bracket::{number_pages, tag_array};
+
 /// Pages copied out at a time.
 pub(super) const SLOTS: usize = 16;
 
@@ -26,7 +28,7 @@ impl Copies {
         let converted = if own == wire {
             None
         } else {
-            let (pages, tags) = (backend.allocate(SLOTS * wire.page_bytes())?, backend.allocate(SLOTS * size_of::<u64>())?);
+            let (pages, tags) = (backend.allocate(SLOTS * wire.page_bytes())?, tag_array(backend, SLOTS)?);
             Some(KvCache { pages, tags, layout: wire.clone(), page_count: SLOTS })
         };
         Ok(Self {
@@ -62,8 +64,7 @@ impl Copies {
         ];
         let mut from = staging;
         if let Some(converted) = &self.converted {
-            let tags: Vec<u8> = (1..=SLOTS as u64).flat_map(u64::to_le_bytes).collect();
-            ops.push(upload(&converted.tags, 0, tags));
+            ops.extend(number_pages(&converted.tags, SLOTS));
             ops.push(upload(&self.exports, 0, as_bytes(imports)));
             ops.push(Op::ImportPages(ImportPages {
                 cache: converted.clone(),

@@ -82,7 +82,7 @@ impl Default for Setup {
             max_waiting: 64,
             chunk: 24,
             max_step_us: None,
-            tag_checks: TagChecks::On,
+            tag_checks: if millrace_engine::TAGS_BUILT { TagChecks::On } else { TagChecks::Off },
             prefixes: None,
             delay: Duration::from_micros(200),
         }

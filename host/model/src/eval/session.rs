@@ -126,12 +126,14 @@ impl<'a> Session<'a> {
     /// Appends `ids[s]` (at least one each) to sequence s, and gives the logits that were asked for, row after row.
     pub(super) fn step(&mut self, ids: &[&[u32]], logits: Logits) -> Result<Vec<f32>, ModelError> {
         let rows = self.upload_inputs(ids)?;
-        self.queue.enqueue(Op::CheckTags(CheckTags {
-            cache: self.cache.clone(),
-            step: self.buffers.clone(),
-            sequences: ids.len(),
-            point: CheckPoint::Head,
-        }));
+        if cfg!(feature = "tags") {
+            self.queue.enqueue(Op::CheckTags(CheckTags {
+                cache: self.cache.clone(),
+                step: self.buffers.clone(),
+                sequences: ids.len(),
+                point: CheckPoint::Head,
+            }));
+        }
         let (buffers, cache, activations) = (&self.buffers, &self.cache, &self.activations);
         let step = StepShape { buffers, cache, activations, rows, sequences: ids.len(), logits };
         self.model.forward(self.queue.as_mut(), &step);

@@ -176,7 +176,11 @@ fn a_draft_whose_rows_are_all_gone_loses_no_tag_change() {
     start(&mut decode, &entry(2, 7, 20));
     let plan = step(&mut decode).unwrap();
     let changed: Vec<bool> = plan.changes.iter().map(|change| change.zero).collect();
-    assert_eq!((plan.step, changed), (1, vec![true, false]), "the freed page, taken again, is zeroed and tagged, the other tagged");
+    assert_eq!(
+        (plan.step, changed),
+        (1, vec![true, false]),
+        "the freed page, taken again, is zeroed and tagged, the other tagged"
+    );
 }
 
 /// A page forced away from a running sequence: that one ends as stale, its neighbours with the tokens that they have alone.

@@ -1,7 +1,7 @@
 //! One world: an engine, its device, its clients and what happens to them, all from one seed. The loop is here; what can happen is in
 //! `inject`, what must hold in `judge` and `quiet`.
 
-#[cfg(test)]
+#[cfg(all(test, feature = "tags"))]
 mod bugs;
 mod build;
 mod client;

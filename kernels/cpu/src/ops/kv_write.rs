@@ -67,7 +67,7 @@ impl WriteKvTask {
         let begin = start.max(page_index * tokens);
         let end = (start + rows).min((page_index + 1) * tokens);
         let entry = self.step.table(self.arguments, sequence)?[page_index];
-        if self.cache.tag(entry.page) != Some(entry.tag) {
+        if !self.cache.tags.carries(entry.page, entry.tag) {
             self.step.set_verdict(sequence, 1);
             return Ok(None);
         }

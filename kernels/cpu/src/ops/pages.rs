@@ -69,7 +69,7 @@ impl Staged {
         self.arguments.require(pages[..index].iter().all(|earlier| target(earlier) != target(&page)), || {
             format!("staged page {index} has the same target as an earlier one")
         })?;
-        if self.cache.tag(page.page) == Some(page.tag) {
+        if self.cache.tags.carries(page.page, page.tag) {
             return Ok(Some(page));
         }
         self.verdicts.word(page.verdict as usize).store(1, Ordering::Relaxed);

@@ -7,12 +7,13 @@ use millrace_ops::{BackendError, KvCache, KvLayout, PageEntry, PlaneKind, PlaneL
 
 use crate::kv_block::HeadPlace;
 use crate::memory::Region;
+use crate::ops::tags::TagArray;
 use crate::task::{Arguments, product};
 
 /// A pool's pages and tags.
 pub(crate) struct Cache {
     pub(crate) pages: Region,
-    pub(crate) tags: Region,
+    pub(crate) tags: TagArray,
     pub(crate) layout: KvLayout,
     pub(crate) page_bytes: usize,
     pub(crate) page_count: usize,
@@ -29,7 +30,7 @@ impl Cache {
             .require(layout.is_consistent(), || "a plane's page size or format differs from its layout's, or is 0".into())?;
         let page_bytes = layout.page_bytes();
         let pages = arguments.region("cache.pages", pages, product(&[page_count, page_bytes]))?;
-        let tags = arguments.region("cache.tags", tags, product(&[page_count, 8]))?;
+        let tags = TagArray::new(arguments, tags, page_count)?;
         Ok(Self { pages, tags, layout, page_bytes, page_count })
     }
 
@@ -55,13 +56,6 @@ impl Cache {
             "the cache's planes must be keys, then values, of equal shape".into()
         })?;
         arguments.require(layer < keys.layers, || format!("layer {layer} of a cache of {} layers", keys.layers))
-    }
-
-    /// The tag that `page` carries now; `None` where there is no such page.
-    pub(crate) fn tag(&self, page: u32) -> Option<u64> {
-        let page = page as usize;
-        // SAFETY: only `ApplyTags` writes tags, and it runs in a phase of its own.
-        (page < self.page_count).then(|| unsafe { self.tags.items::<u64>(page, 1)[0] })
     }
 
     /// The page of a table's entry, which must be one of the pool.

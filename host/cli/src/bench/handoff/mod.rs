@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use millrace_core::{KvFormat, Precision, StagePrecision, StageRecipe};
-use millrace_engine::Event;
+use millrace_engine::{Event, TagChecks};
 use serde_json::json;
 
 use self::figures::{Figures, HEADER};
 use self::tcp::TcpLane;
-use super::lane::{BenchLane, LaneOptions, Profiling};
+use super::lane::{BenchLane, LaneOptions, Profiling, Prompts};
 use super::room::Wanted;
 use super::{parse_kv, threads};
 use crate::Failure;
@@ -129,8 +129,17 @@ fn options(args: &HandoffArgs, kv: KvFormat) -> LaneOptions {
         decode: StagePrecision { recipe: args.decode_weights, kv },
     };
     let (prompts, chunk) = (args.prompt.clone(), args.chunk);
-    let wanted = Wanted { prompts, batches: vec![1], depths: vec![1], output: OUTPUT, chunk };
-    LaneOptions { precision, threads: args.threads, wanted, tags: true, profile: Profiling::Off, pool_bytes: None }
+    let wanted = Wanted { prompts, batches: vec![1], depths: vec![1], output: OUTPUT, chunk, kept: 0 };
+    LaneOptions {
+        precision,
+        threads: args.threads,
+        wanted,
+        tags: vec![TagChecks::On],
+        profile: Profiling::Off,
+        pool_bytes: None,
+        prompts: Prompts::Fresh,
+        tenants: 1,
+    }
 }
 
 /// The runs of both transports without the warm-up, the other one first in every second repeat.
@@ -150,7 +159,7 @@ fn measure(args: &HandoffArgs, (within, apart): (&BenchLane, &TcpLane), tokens: 
 
 fn run_within(lane: &BenchLane, tokens: usize) -> Result<Run> {
     let began = Instant::now();
-    let events = lane.submit(1, tokens, OUTPUT)?;
+    let events = lane.submit([lane.fresh(tokens, OUTPUT)])?;
     let mut stamps = Vec::with_capacity(OUTPUT);
     loop {
         let (_, at, event) = events.recv_timeout(PATIENCE).context("the engine went silent")?;

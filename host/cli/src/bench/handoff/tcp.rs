@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use millrace_core::{LaneId, PoolId, RequestId, SeqId, Stage, StagePrecision, TenantId};
 use millrace_cpu::{CpuBackend, CpuCompute, CpuOptions};
-use millrace_engine::{EngineHandle, Event, EventSink, Job, StageLane, StageSpec};
+use millrace_engine::{EngineHandle, Event, EventSink, Job, StageLane, StageSpec, TagChecks};
 use millrace_model::{Architecture, Checkpoint, WeightCache};
 use millrace_ops::Backend;
 use millrace_scheduler::TenantShare;
@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::{OUTPUT, PATIENCE, Run, Transfer};
 use crate::Failure;
-use crate::bench::lane::{BenchClock, LaneOptions, Parts, greedy, native_schedule, prompt_of};
+use crate::bench::lane::{BenchClock, Ids, LaneOptions, Parts, greedy, native_schedule};
 
 const PURPOSE: &str = "lane bench";
 /// How often to look whether a figure is there.
@@ -54,7 +54,7 @@ pub(super) struct TcpLane {
     decode: EngineHandle,
     said: Receiver<(Instant, Said)>,
     teller: Sender<(Instant, Said)>,
-    vocab: u64,
+    ids: Ids,
     next_seq: AtomicU64,
     /// Where prefill finds decode; the connection ends with it.
     _peer: watch::Sender<Option<SocketAddr>>,
@@ -74,7 +74,7 @@ impl TcpLane {
             Ok(millrace_model::load(&checkpoint, backend.as_ref(), stage.recipe, &mut cache)?.into())
         };
         let models = [model(options.precision.prefill)?, model(options.precision.decode)?];
-        let parts = Parts { options, room, backend: &backend, digest: checkpoint.digest() };
+        let parts = Parts { options, room, backend: &backend, digest: checkpoint.digest(), models: &models };
         let (teller, said) = channel();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
@@ -84,15 +84,15 @@ impl TcpLane {
             .context("cannot start the threads of the connection")?;
         let (dials, from) = Port::new();
         let (answers, to) = Port::new();
-        let prefill = engine(&parts, (Stage::Prefill, &models[0]), dials, &teller)?;
-        let decode = engine(&parts, (Stage::Decode, &models[1]), answers, &teller)?;
+        let prefill = engine(&parts, Stage::Prefill, dials, &teller)?;
+        let decode = engine(&parts, Stage::Decode, answers, &teller)?;
         let peer = runtime.block_on(connect(from, to))?;
         let lane = Self {
             prefill,
             decode,
             said,
             teller,
-            vocab: models[0].vocab() as u64,
+            ids: Ids(models[0].vocab()),
             next_seq: AtomicU64::new(1),
             _peer: peer,
             _runtime: runtime,
@@ -136,7 +136,7 @@ impl TcpLane {
             tenant: TenantId(0),
             priority: 0,
             deadline_us: None,
-            prompt: prompt_of(seq, tokens, self.vocab).into(),
+            prompt: self.ids.text(seq, tokens),
             scope: None,
             sampling: greedy(OUTPUT),
             events: Box::new(Stamp(Stage::Prefill, self.teller.clone())),
@@ -183,12 +183,7 @@ async fn connect(dials: Wire, answers: Wire) -> Result<watch::Sender<Option<Sock
     Ok(peer)
 }
 
-fn engine(
-    parts: &Parts<'_>,
-    (stage, model): (Stage, &Arc<dyn Architecture>),
-    port: Port,
-    teller: &Sender<(Instant, Said)>,
-) -> Result<EngineHandle> {
+fn engine(parts: &Parts<'_>, stage: Stage, port: Port, teller: &Sender<(Instant, Said)>) -> Result<EngineHandle> {
     let epoch = 1 + u64::from(stage == Stage::Decode);
     let precision = parts.options.precision;
     let lane = StageLane {
@@ -204,7 +199,7 @@ fn engine(
     };
     let teller = teller.clone();
     let spec = StageSpec {
-        pools: vec![parts.pool(stage, model)],
+        pools: vec![parts.pool(stage, TagChecks::On)],
         lanes: vec![lane],
         tenants: vec![TenantShare { weight: 1, tier: 1 }],
         schedule: Arc::new(native_schedule()),
