@@ -66,7 +66,7 @@ need_model() {
 built="$(realpath -m "${CARGO_TARGET_DIR:-target}")/debug"
 
 suite_format() { cargo fmt --all --check && (cd plugins && cargo fmt --all --check); }
-suite_lint() { cargo clippy --workspace --all-targets --locked -- -D warnings; }
+suite_lint() { cargo clippy --workspace --all-targets --locked --features millrace-policy-wasm/example-policies -- -D warnings; }
 suite_docs() { RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --document-private-items; }
 suite_build() { cargo test --workspace --locked --no-run; }
 # Built-in policies from source; the rust suite compares their decisions with the committed builds.
@@ -80,7 +80,8 @@ suite_policies() {
   export MILLRACE="$built/millrace" MILLRACE_POLICY_TOOLS="$(realpath -m "$cache")/policies"
   cargo test --workspace --locked --no-run &&
     examples/policies/build.sh target/policies &&
-    MILLRACE_EXAMPLE_POLICIES="$PWD/target/policies" cargo test --workspace --locked --test examples &&
+    MILLRACE_EXAMPLE_POLICIES="$PWD/target/policies" \
+      cargo test --workspace --locked --features millrace-policy-wasm/example-policies --test examples &&
     tests/new-policies.sh target/policies
 }
 suite_e2e() {

@@ -17,7 +17,7 @@ use millrace_scheduler::StageLimits;
 
 use super::memory;
 use super::profile::Profile;
-use super::room::{Cost, PAGE_TOKENS, Room, Wanted};
+use super::room::{Cost, LESS_OF_ENGINE, LESS_OF_KV, PAGE_TOKENS, Room, Wanted};
 use crate::Failure;
 
 pub(crate) struct LaneOptions {
@@ -109,7 +109,8 @@ impl BenchLane {
         };
         let parts = Parts { options, room, backend: &backend, digest: checkpoint.digest() };
         let pools = vec![parts.pool(Stage::Prefill, &models[0]), parts.pool(Stage::Decode, &models[1])];
-        cost(&pools, room).check(room, memory::available_bytes().unwrap_or(u64::MAX)).map_err(Failure::Usage)?;
+        let relief = if options.pool_bytes.is_some() { LESS_OF_KV } else { LESS_OF_ENGINE };
+        cost(&pools, room).check(room, memory::available_bytes().unwrap_or(u64::MAX), relief).map_err(Failure::Usage)?;
         let lane = LaneSpec {
             name: "bench".into(),
             prefill: PREFILL,
