@@ -225,13 +225,14 @@ fn bench_says_where_a_host_would_not_have_waited() {
     let directory = tempfile::tempdir().expect("a directory");
     let text = std::fs::read_to_string(repository("examples/quickstart.toml")).expect("text");
     let with = |line: &str| file(&directory, "deploy.toml", format!("{text}\n[policy.schedule]\n{line}\n").as_bytes());
-    let bench = |config: &str| {
-        let guest = guest("reverse-schedule");
-        millrace(&["policy", "bench", &guest, "--rows", "16,65536", "--calls", "10", "--config", config, "--json"])
+    let bench = |policy: &str, config: &str| {
+        millrace(&["policy", "bench", policy, "--rows", "16384", "--calls", "10", "--config", config, "--json"])
     };
-    let value = object(&bench(&with("deadline_us = 100")));
-    assert_eq!((&value["deadline_us"], &value["late_rows"]), (&serde_json::json!(100), &serde_json::json!([65_536])));
-    let output = bench(&with("memory_mib = 1"));
+    for (deadline_us, late) in [(100, serde_json::json!([16_384])), (1_000_000, serde_json::json!([]))] {
+        let value = object(&bench("builtin:fair", &with(&format!("deadline_us = {deadline_us}"))));
+        assert_eq!((&value["deadline_us"], &value["late_rows"]), (&serde_json::json!(deadline_us), &late), "{value}");
+    }
+    let output = bench(&guest("reverse-schedule"), &with("memory_mib = 1"));
     assert_eq!(output.status.code(), Some(1));
     assert!(err(&output).contains("raise the policy's memory limit"), "{}", err(&output));
 }
