@@ -133,6 +133,9 @@ fn new_makes_a_project_and_overwrites_none() {
     for file in ["build.sh", "policy.c", "millrace.h", "bindings/precision_policy.h", "wit/precision.wit", "README.md"] {
         assert!(project.join(file).is_file(), "{file}");
     }
+    let readme = std::fs::read_to_string(project.join("README.md")).expect("text");
+    let admin = format!("http://{}/admin/policies/precision", millrace_config::defaults::ADMIN_LISTEN);
+    assert!(readme.contains(&admin), "{admin} in {readme}");
     let before = std::fs::read(project.join("policy.c")).expect("text");
     let again = millrace(&["policy", "new", path, "--lang", "js", "--kind", "route"]);
     assert_eq!(again.status.code(), Some(2));

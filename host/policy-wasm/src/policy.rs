@@ -189,6 +189,7 @@ fn record_call<W: World>(recorder: &Recorder, instance: &mut Instance<W>, call: 
         if !recorder.record(Event::<(), ()>::Init((*init).clone())) {
             init.continued = true;
             instance.began_as(*init);
+            recorder.miss();
             return;
         }
     }

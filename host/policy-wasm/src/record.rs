@@ -99,9 +99,14 @@ impl Recorder {
         };
         let taken = self.0.sender.try_send(Box::new(job));
         if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = &taken {
-            self.0.counts.dropped.fetch_add(1, Ordering::Relaxed);
+            self.miss();
         }
         taken.is_ok()
+    }
+
+    /// Counts an event that was dropped.
+    pub(crate) fn miss(&self) {
+        self.0.counts.dropped.fetch_add(1, Ordering::Relaxed);
     }
 }
 
