@@ -69,7 +69,7 @@ suite_format() { cargo fmt --all --check && (cd plugins && cargo fmt --all --che
 # The build without page tags is one for measurements; it must go on compiling. Only crates of the workspace have that feature, and the
 # same targets need the same features of all others, so none of those is compiled again.
 suite_lint() {
-  cargo clippy --workspace --all-targets --locked -- -D warnings &&
+  cargo clippy --workspace --all-targets --locked --features millrace-policy-wasm/example-policies -- -D warnings &&
     cargo clippy --workspace --all-targets --no-default-features --locked -- -D warnings
 }
 suite_docs() { RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --document-private-items; }
@@ -85,7 +85,8 @@ suite_policies() {
   export MILLRACE="$built/millrace" MILLRACE_POLICY_TOOLS="$(realpath -m "$cache")/policies"
   cargo test --workspace --locked --no-run &&
     examples/policies/build.sh target/policies &&
-    MILLRACE_EXAMPLE_POLICIES="$PWD/target/policies" cargo test --workspace --locked --test examples &&
+    MILLRACE_EXAMPLE_POLICIES="$PWD/target/policies" \
+      cargo test --workspace --locked --features millrace-policy-wasm/example-policies --test examples &&
     tests/new-policies.sh target/policies
 }
 suite_e2e() {

@@ -1,7 +1,8 @@
-//! Earliest deadline first: whoever has least time left runs next; without a deadline, whoever is older runs behind them.
+//! Earliest deadline first: whoever has least time left runs next. A sequence without a deadline competes as if it had one,
+//! `assumed_slack_ms` after its arrival, so it is overtaken for a while and not for ever.
 //!
-//! A sequence whose deadline has passed cannot be saved by running it first, so it goes behind those that can. A step is kept for
-//! `keep_steps` further ones in decode, where the order changes slowly.
+//! A sequence whose own deadline has passed cannot be saved by running it first, so it goes behind all others. In decode, where the
+//! order changes slowly, an order is used for `keep_steps` further steps.
 
 use std::cmp::Reverse;
 

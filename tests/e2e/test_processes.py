@@ -134,7 +134,7 @@ def test_a_schedule_that_no_engine_here_would_ask_is_refused(start):
     in_force = server.request("GET", f"{server.admin}/admin/policies").body
     guest = (GUESTS / "reverse-schedule.wasm").read_bytes()
     headers = {"Content-Type": "application/wasm"}
-    for path in ("schedule", "schedule/shadow", "schedule/rollback"):
+    for path in ("schedule", "schedule/shadow", "schedule/rollback", "schedule/builtin"):
         answer = server.request("POST", f"{server.admin}/admin/policies/{path}", guest, headers)
         assert answer.status == 409 and b"process of its own" in answer.body, (path, answer.body)
     assert server.request("GET", f"{server.admin}/admin/policies").body == in_force
@@ -152,6 +152,8 @@ def test_the_server_and_each_engine_record_on_their_own(start, tmp_path):
     for trace in ("route.trace", "precision.trace", "prefill/schedule.trace", "decode/schedule.trace"):
         assert '"call"' in (directory / trace).read_text(), trace
     assert not list(directory.rglob("*.previous.trace"))
+    # Engines ask for a schedule and for nothing else.
+    assert {trace.name for pool in ("prefill", "decode") for trace in (directory / pool).iterdir()} == {"schedule.trace"}
 
 
 def test_engines_end_with_their_server(start):

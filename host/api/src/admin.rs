@@ -101,7 +101,7 @@ pub(crate) async fn return_to_builtin(State(api): State<Api>, Path(kind): Path<S
     let returning = node.clone();
     let old = tokio::task::spawn_blocking(move || returning.policies().return_to_builtin(kind))
         .await
-        .map_err(|_| ApiError::internal())?;
+        .map_err(|_| ApiError::internal())??;
     Ok(changed(&node, kind, &old))
 }
 
@@ -219,9 +219,11 @@ impl From<ReadmitError> for ApiError {
 impl From<SwapError> for ApiError {
     fn from(error: SwapError) -> Self {
         match error {
-            SwapError::Busy | SwapError::NothingToRollBackTo | SwapError::NothingOnTrial | SwapError::Elsewhere => {
-                Self::conflict(error.to_string())
-            }
+            SwapError::Busy
+            | SwapError::NothingToRollBackTo
+            | SwapError::NothingOnTrial
+            | SwapError::TrialEnded(_)
+            | SwapError::Elsewhere => Self::conflict(error.to_string()),
             SwapError::Refused(_) => Self { code: Some("policy_refused"), ..Self::bad_request(error.to_string()) },
         }
     }

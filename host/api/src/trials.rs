@@ -59,6 +59,7 @@ fn report_json(report: &ShadowReport) -> Value {
         "disagreed": report.disagreed,
         "faults": report.faults,
         "last_fault": report.last_fault,
+        "ended": report.ended,
         "skipped": report.skipped,
         "examples": report.examples.iter().map(example).collect::<Vec<_>>(),
     })

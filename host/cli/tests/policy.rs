@@ -133,9 +133,117 @@ fn new_makes_a_project_and_overwrites_none() {
     for file in ["build.sh", "policy.c", "millrace.h", "bindings/precision_policy.h", "wit/precision.wit", "README.md"] {
         assert!(project.join(file).is_file(), "{file}");
     }
+    let readme = std::fs::read_to_string(project.join("README.md")).expect("text");
+    let admin = format!("http://{}/admin/policies/precision", millrace_config::defaults::ADMIN_LISTEN);
+    assert!(readme.contains(&admin), "{admin} in {readme}");
     let before = std::fs::read(project.join("policy.c")).expect("text");
     let again = millrace(&["policy", "new", path, "--lang", "js", "--kind", "route"]);
     assert_eq!(again.status.code(), Some(2));
     assert!(err(&again).contains("there already"), "{}", err(&again));
     assert_eq!(std::fs::read(project.join("policy.c")).expect("text"), before);
+}
+
+/// The table of a policy in the binary is the operator's too.
+#[test]
+fn check_tries_the_table_of_a_built_in_policy() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let with = |table: &str| {
+        let text = std::fs::read_to_string(repository("examples/quickstart.toml")).expect("text");
+        let policy = format!("[policy.schedule]\ncomponent = \"builtin:priority\"\nconfig = {table}\n");
+        assert!(!text.contains("[policy.schedule]"), "or there are two");
+        let config = file(&directory, "deploy.toml", format!("{text}\n{policy}").as_bytes());
+        millrace(&["policy", "check", "builtin:priority", "--config", &config])
+    };
+    let good = with("{ level_ms = 1000 }");
+    assert_eq!(good.status.code(), Some(0), "{}", err(&good));
+    let bad = with("{ level_ms = 0 }");
+    assert_eq!(bad.status.code(), Some(2), "{}", err(&bad));
+    assert!(err(&bad).contains("level_ms is 0"), "{}", err(&bad));
+    let unknown = millrace(&["policy", "check", "builtin:nobody"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(err(&unknown).contains("fcfs"), "{}", err(&unknown));
+}
+
+/// A pipe that nobody writes to would be read for ever.
+#[test]
+fn what_is_no_regular_file_is_refused_at_once() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let pipe = directory.path().join("pipe.wasm");
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
+    let (pipe, folder) = (pipe.to_str().expect("UTF-8"), directory.path().to_str().expect("UTF-8"));
+    let out = format!("{folder}/out.wasm");
+    for path in [pipe, folder] {
+        for command in [&["check", path][..], &["inspect", path], &["bench", path], &["build", path, "-o", &out]] {
+            let output = millrace(&[&["policy"], command].concat());
+            assert_eq!(output.status.code(), Some(1), "{command:?}");
+            assert!(err(&output).contains("no regular file"), "{command:?}: {}", err(&output));
+        }
+        let trace = millrace(&["policy", "replay", "builtin:fair", "--trace", path]);
+        assert!(err(&trace).contains("no regular file"), "{}", err(&trace));
+    }
+}
+
+#[test]
+fn build_says_what_a_file_is_that_is_no_module() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let target = directory.path().join("out.wasm");
+    let script = file(&directory, "policy.py", b"def plan_step():\n");
+    for (path, says) in [
+        (script.as_str(), &["policy.py", "not WebAssembly", "give the .wasm file"][..]),
+        (&repository("plugins/dist/route.wasm"), &["route.wasm", "a component already"]),
+    ] {
+        let output = millrace(&["policy", "build", path, "-o", target.to_str().expect("UTF-8")]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(says.iter().all(|part| err(&output).contains(part)) && !target.exists(), "{}", err(&output));
+    }
+}
+
+/// Nothing compared is nothing known.
+#[test]
+fn a_replay_that_compares_nothing_fails() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let init = format!(
+        r#"{{"event":"init","version":1,"instance":1,"kind":"schedule","sha256":"{}","seed":1,"config":"{{}}","now_us":1,"imports":{{"results":[]}},"info":{{"name":"x","version":"1","wants":[]}},"continued":false}}"#,
+        "0".repeat(64)
+    );
+    let replay = |text: &str, component: &str| {
+        let trace = file(&directory, "schedule.trace", text.as_bytes());
+        millrace(&["policy", "replay", component, "--trace", &trace])
+    };
+    let output = replay(&format!("{init}\n"), "builtin:fair");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(err(&output).contains("none of its 0 calls was compared"), "{}", err(&output));
+    let output = replay(&format!("{init}\n{{\"event\":\"ca"), "builtin:fair");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(out(&output).contains("line 2, the last one, is torn"), "{}", out(&output));
+    // The recording says what was decided.
+    let output = replay(&format!("{init}\n"), "builtin:tenant");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(err(&output).contains("is no schedule policy"), "{}", err(&output));
+}
+
+/// The limits are those of a deployment; only the deadline is measured beyond, and that is said.
+#[test]
+fn bench_says_where_a_host_would_not_have_waited() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let text = std::fs::read_to_string(repository("examples/quickstart.toml")).expect("text");
+    let with = |line: &str| file(&directory, "deploy.toml", format!("{text}\n[policy.schedule]\n{line}\n").as_bytes());
+    let bench = |policy: &str, config: &str| {
+        millrace(&["policy", "bench", policy, "--rows", "16384", "--calls", "10", "--config", config, "--json"])
+    };
+    for (deadline_us, late) in [(100, serde_json::json!([16_384])), (1_000_000, serde_json::json!([]))] {
+        let value = object(&bench("builtin:fair", &with(&format!("deadline_us = {deadline_us}"))));
+        assert_eq!((&value["deadline_us"], &value["late_rows"]), (&serde_json::json!(deadline_us), &late), "{value}");
+    }
+    let output = bench(&guest("reverse-schedule"), &with("memory_mib = 1"));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(err(&output).contains("raise the policy's memory limit"), "{}", err(&output));
+}
+
+/// Minutes of measuring are not to end with a plot that cannot be written.
+#[test]
+fn bench_kv_opens_its_plot_before_it_measures() {
+    let output = millrace(&["bench", "kv", "-m", "/nowhere/model.gguf", "--svg", "/nowhere/plot.svg"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(err(&output).contains("--svg: cannot write the plot to /nowhere/plot.svg"), "{}", err(&output));
 }

@@ -130,8 +130,9 @@ pub const COMPILE_TIMEOUT_MS: Bounded = bounded(120 * SECOND_MS, 100, HOUR_MS);
 /// 20 lines: a log that a person reads; a policy that logs each call would write thousands.
 pub const LOG_LINES_PER_S: Bounded = bounded(20, 0, 10_000);
 
-/// 64 MiB for each policy: some minutes of a busy schedule, hours of the others.
-pub const RECORD_MIB: Bounded = bounded(64, 1, 1 << 20);
+/// 64 MiB for each policy: some minutes of a busy schedule, hours of the others. At least 16, so that a file of half of it holds the
+/// largest call and how its instances began.
+pub const RECORD_MIB: Bounded = bounded(64, 16, 1 << 20);
 
 /// 3 faults in a row are no accident, and cost at most three deadlines.
 pub const BREAKER_FAULTS: Bounded = bounded(3, 1, 1000);

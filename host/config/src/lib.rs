@@ -26,4 +26,4 @@ pub use config::{
 pub use defaults::BUILTINS;
 pub use digest::Digest;
 pub use error::{ConfigError, ConfigErrors, ErrorKind};
-pub use load::{MAX_FILE_BYTES, known_keys, load, parse};
+pub use load::{MAX_FILE_BYTES, default_policies, known_keys, load, parse};

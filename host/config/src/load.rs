@@ -8,7 +8,7 @@ use std::path::Path;
 use toml::de::DeTable;
 
 use crate::reader::Reader;
-use crate::{Config, ConfigErrors, sections};
+use crate::{Config, ConfigErrors, Policies, sections};
 
 /// A deployment of thousands of tenants stays far below this; whatever is larger is another file.
 pub const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -63,4 +63,11 @@ pub fn known_keys() -> BTreeSet<String> {
     let (root, _) = DeTable::parse_recoverable(ONE_OF_EACH);
     sections::read(&mut reader, root.get_ref(), "known keys");
     reader.into_known()
+}
+
+/// The policies of a file that says nothing about them.
+pub fn default_policies() -> Policies {
+    let mut reader = Reader::new("");
+    let (root, _) = DeTable::parse_recoverable("");
+    sections::read(&mut reader, root.get_ref(), "defaults").policies
 }

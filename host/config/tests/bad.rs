@@ -118,6 +118,10 @@ const CASES: &[(&str, &str, &[&str])] = &[
     ("", "[policy.schedule]\nconfig = 3", &["policy.schedule.config WrongType"]),
     ("", "[policy.schedule]\ncomponent = \"native\"\nconfig = {}", &["policy.schedule.config Conflict"]),
     ("", "[policy.precision]\ndeadline_us = 1", &["policy.precision.deadline_us Impossible"]),
+    ("", "[policy.record]\nmax_mib = 64", &["policy.record.max_mib Conflict"]),
+    ("", "[policy.record]\ndirectory = \"r\"\nmax_mib = 15", &["policy.record.max_mib Impossible"]),
+    ("", "[policy.record]\ndirectory = \"r\"\nmax_mib = 1048577", &["policy.record.max_mib Impossible"]),
+    ("", "[policy.route]\nwatch = \"yes\"", &["policy.route.watch WrongType"]),
     // listeners
     ("127.0.0.1:8080", "0.0.0.0:8080", &["server.listen Conflict"]),
     ("127.0.0.1:8080", "127.0.0.1:8081", &["server.admin_listen Conflict"]),
@@ -135,6 +139,28 @@ const CASES: &[(&str, &str, &[&str])] = &[
 fn one_mistake_is_one_error() {
     for (from, to, expected) in CASES {
         assert_eq!(found(&changed(from, to)), *expected, "{from} -> {to}");
+    }
+}
+
+/// What a file may hold is said, not what one value of it would be.
+#[test]
+fn a_wrong_boolean_is_told_both_values() {
+    let errors = parse(&changed("", "[policy.route]\nwatch = \"yes\""), "x.toml").unwrap_err();
+    assert_eq!(errors.errors()[0].hint, "write `watch = true` or `false`");
+}
+
+/// An engine beside the processes, or another kind of policy, is somebody who asks.
+#[test]
+fn a_watched_policy_is_one_that_somebody_asks_here() {
+    let both = GOOD.replace("stage = \"prefill\"", "stage = \"prefill\"\nprocess = true");
+    let both = both.replace("stage = \"decode\"", "stage = \"decode\"\nprocess = true");
+    let watched = |kind: &str| format!("[policy.{kind}]\ncomponent = \"x.wasm\"\nwatch = true\n");
+    assert_eq!(found(&format!("{both}{}", watched("schedule"))), ["policy.schedule.watch Conflict"]);
+    assert_eq!(found(&format!("{both}{}", watched("route"))), Vec::<String>::new());
+    assert_eq!(found(&format!("{GOOD}{}", watched("schedule"))), Vec::<String>::new());
+    for (good, max_mib) in [(true, 16), (false, 15), (true, 1 << 20), (false, (1 << 20) + 1)] {
+        let text = format!("{GOOD}[policy.record]\ndirectory = \"r\"\nmax_mib = {max_mib}\n");
+        assert_eq!(found(&text).is_empty(), good, "{max_mib}");
     }
 }
 

@@ -75,6 +75,8 @@ pub enum SwapError {
     NothingToRollBackTo,
     #[error("no policy is on trial; put one there first")]
     NothingOnTrial,
+    #[error("the trial ended before: {0}; mend the policy and put it on trial again")]
+    TrialEnded(String),
     #[error(
         "every pool runs as a process of its own, and these keep the schedule policy of the configuration; name the component in \
          [policy.schedule] and restart the server"

@@ -24,6 +24,18 @@ pub(crate) fn random_u64() -> Result<u64, String> {
     getrandom::u64().map_err(|error| format!("the operating system gave no random bytes: {error}"))
 }
 
+/// A secret of this process.
+///
+/// # Errors
+/// Where the operating system gives no random numbers.
+pub(crate) fn secret() -> Result<[u8; 32], String> {
+    let mut secret = [0; 32];
+    for part in secret.chunks_exact_mut(8) {
+        part.copy_from_slice(&random_u64()?.to_le_bytes());
+    }
+    Ok(secret)
+}
+
 /// The machine's monotonic clock, from 1 µs on when it is made.
 #[derive(Debug)]
 pub(crate) struct MonotonicClock(Instant);

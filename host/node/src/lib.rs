@@ -26,6 +26,7 @@ mod policy_slots;
 mod prompt;
 mod request;
 mod scopes;
+mod sessions;
 mod shadow;
 mod start;
 mod stopwatch;
@@ -48,7 +49,7 @@ pub use millrace_policy_wasm::{LoadError, PolicyKind};
 pub use millrace_tokenize::ChatMessage;
 pub use node::{LaneSummary, Node, ServedModel};
 pub use policies::Policies;
-pub use policy_slots::policy_options;
+pub use policy_slots::{default_policy_options, policy_options};
 pub use request::{
     ContextLength, Finished, GenerateError, GenerateRequest, GenerationEvent, PolicyGenerations, Prompt, RequestError, Sampling,
     Started, TokenCount, TokenUsage,

@@ -17,6 +17,7 @@ use crate::lanes::Lanes;
 use crate::metrics::{LaneLabels, Metrics, Scrape};
 use crate::policies::Policies;
 use crate::scopes::Scopes;
+use crate::sessions::Sessions;
 use crate::tenants::KeyRing;
 
 /// How old the engine's last look at itself may be before the process counts as hung. Its loop turns every 20 ms; a machine that is
@@ -40,6 +41,7 @@ pub(crate) struct Inner {
     pub(crate) longest_token_bytes: usize,
     pub(crate) lanes: Lanes,
     pub(crate) scopes: Scopes,
+    pub(crate) sessions: Sessions,
     pub(crate) page_tokens: u32,
     pub(crate) keys: KeyRing,
     /// Per tenant: output tokens of one request.

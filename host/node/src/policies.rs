@@ -11,7 +11,7 @@ use millrace_policy_wasm::{EngineOptions, LoadError, LoadedPolicy, PolicyEngine,
 
 use crate::error::{StartError, SwapError};
 use crate::metrics::SlotLabels;
-use crate::policy_slots::{first, limits, options, precision_slot, recorder, route_slot, schedule_slot, spec_of};
+use crate::policy_slots::{First, first, limits, options, precision_slot, recorder, route_slot, schedule_slot, spec_of};
 use crate::shadow::Shadow;
 
 /// The slots, and what is needed to fill them anew.
@@ -40,10 +40,7 @@ impl Policies {
     /// # Errors
     /// Where a component cannot be read or is refused.
     pub(crate) fn load(config: &Config, clock: Arc<dyn Clock>) -> Result<Self, StartError> {
-        let largest = PolicyKind::ALL.map(|kind| limits(kind, spec_of(config, kind)).memory_bytes).into_iter().max();
-        let mut engine_options = EngineOptions::new(clock);
-        engine_options.max_memory_bytes = largest.unwrap_or(0).max(engine_options.max_memory_bytes);
-        let engine = PolicyEngine::new(engine_options)?;
+        let engine = engine(config, &PolicyKind::ALL, clock)?;
         let mut options = PolicyKind::ALL.map(|kind| options(kind, spec_of(config, kind)));
         if let Some(record) = &config.policies.record {
             for (kind, options) in PolicyKind::ALL.into_iter().zip(&mut options) {
@@ -61,10 +58,7 @@ impl Policies {
             route: Arc::new(
                 route_slot(route, &config.policies.route)?.watched_by(|rolled| log_rolled_back(PolicyKind::Route, rolled)),
             ),
-            schedule: Arc::new(
-                schedule_slot(schedule, &config.policies.schedule)?
-                    .watched_by(|rolled| log_rolled_back(PolicyKind::Schedule, rolled)),
-            ),
+            schedule: watched_schedule(schedule, config)?,
         };
         let scheduled_elsewhere = !config.pools.is_empty() && config.pools.iter().all(|pool| pool.process);
         let policies = Self {
@@ -194,7 +188,11 @@ impl Policies {
     }
 
     /// Returns to the built-in at once and tells who was in force. Where it is in force already, nothing changes.
-    pub fn return_to_builtin(&self, kind: PolicyKind) -> PolicyInfo {
+    ///
+    /// # Errors
+    /// Where nobody in this process asks the policy.
+    pub fn return_to_builtin(&self, kind: PolicyKind) -> Result<PolicyInfo, SwapError> {
+        self.reachable(kind)?;
         let was = self.status(kind).info;
         let now = match kind {
             PolicyKind::Precision => self.slots.precision.return_to_builtin(),
@@ -202,8 +200,35 @@ impl Policies {
             PolicyKind::Schedule => self.slots.schedule.return_to_builtin(),
         };
         log_in_force(kind, &now, "policy returned to the built-in");
-        was
+        Ok(was)
     }
+}
+
+/// The schedule of an engine process, which asks for no other decision: no other component is read there, none is recorded.
+///
+/// # Errors
+/// As for [`Policies::load`].
+pub(crate) fn schedule_alone(config: &Config, clock: Arc<dyn Clock>) -> Result<Arc<ScheduleSlot>, StartError> {
+    let kind = PolicyKind::Schedule;
+    let mut options = options(kind, spec_of(config, kind));
+    options.record = config.policies.record.as_ref().map(|record| recorder(kind, record)).transpose()?;
+    let first = first(&engine(config, &[kind], clock)?, kind, spec_of(config, kind), &options)?;
+    let slot = watched_schedule(first, config)?;
+    log_in_force(kind, &slot.status().info, "policy in force");
+    Ok(slot)
+}
+
+/// With room for the largest memory that one of these policies may have.
+fn engine(config: &Config, kinds: &[PolicyKind], clock: Arc<dyn Clock>) -> Result<PolicyEngine, StartError> {
+    let largest = kinds.iter().map(|&kind| limits(kind, spec_of(config, kind)).memory_bytes).max();
+    let mut options = EngineOptions::new(clock);
+    options.max_memory_bytes = largest.unwrap_or(0).max(options.max_memory_bytes);
+    Ok(PolicyEngine::new(options)?)
+}
+
+fn watched_schedule(first: First, config: &Config) -> Result<Arc<ScheduleSlot>, StartError> {
+    let slot = schedule_slot(first, &config.policies.schedule)?;
+    Ok(Arc::new(slot.watched_by(|rolled| log_rolled_back(PolicyKind::Schedule, rolled))))
 }
 
 mod trials;
@@ -242,3 +267,6 @@ fn option_of(options: &[PolicyOptions; 3], kind: PolicyKind) -> &PolicyOptions {
         PolicyKind::Schedule => schedule,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -50,11 +50,21 @@ pub fn policy_options(config: &Config, kind: PolicyKind) -> PolicyOptions {
     options(kind, spec_of(config, kind))
 }
 
+/// How a deployment that says nothing about its policy of a kind would load one.
+#[must_use]
+pub fn default_policy_options(kind: PolicyKind) -> PolicyOptions {
+    PolicyOptions { origin: kind.to_string(), ..options(kind, spec(&millrace_config::default_policies(), kind)) }
+}
+
 pub(crate) fn spec_of(config: &Config, kind: PolicyKind) -> &PolicySpec {
+    spec(&config.policies, kind)
+}
+
+fn spec(policies: &millrace_config::Policies, kind: PolicyKind) -> &PolicySpec {
     match kind {
-        PolicyKind::Precision => &config.policies.precision,
-        PolicyKind::Route => &config.policies.route,
-        PolicyKind::Schedule => &config.policies.schedule,
+        PolicyKind::Precision => &policies.precision,
+        PolicyKind::Route => &policies.route,
+        PolicyKind::Schedule => &policies.schedule,
     }
 }
 
@@ -119,12 +129,17 @@ fn builtin_options(kind: PolicyKind, component: &PolicyOptions) -> PolicyOptions
     PolicyOptions { origin, config_json, sha256: None, limits, ..component.clone() }
 }
 
-/// One byte more than allowed, so that the loader sees that it is too large and says so.
+/// One byte more than allowed, so that the loader sees that it is too large and says so. Nothing waits for a pipe here.
 pub(crate) fn read_component(kind: PolicyKind, component: &Component, limit: usize) -> Result<Vec<u8>, StartError> {
+    let path = &component.path;
+    let refused = |why: String| StartError::Component { kind, path: path.clone(), why };
+    let metadata = std::fs::metadata(path).map_err(|error| refused(error.to_string()))?;
+    if !metadata.is_file() {
+        return Err(refused("it is no regular file".to_owned()));
+    }
     let mut bytes = Vec::new();
-    File::open(&component.path)
-        .and_then(|file| file.take((limit as u64).saturating_add(1)).read_to_end(&mut bytes))
-        .map_err(|error| StartError::Component { kind, path: component.path.clone(), why: error.to_string() })?;
+    let file = File::open(path).map_err(|error| refused(error.to_string()))?;
+    file.take((limit as u64).saturating_add(1)).read_to_end(&mut bytes).map_err(|error| refused(error.to_string()))?;
     Ok(bytes)
 }
 
@@ -185,6 +200,18 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+
+    /// What is tried at a desk is tried as a deployment would try it.
+    #[test]
+    fn without_a_file_policies_have_the_limits_of_a_file_that_says_nothing() {
+        let text = "[model.m]\npath = \"m\"\n[pool.p]\nstage = \"prefill\"\n[pool.d]\nstage = \"decode\"\n[lane.l]\nprefill = \"p\"\n\
+                    decode = \"d\"\n";
+        let config = millrace_config::parse(text, "x.toml").unwrap_or_else(|errors| panic!("{errors}"));
+        for kind in PolicyKind::ALL {
+            assert_eq!(default_policy_options(kind).limits, policy_options(&config, kind).limits, "{kind}");
+            assert_eq!(default_policy_options(kind).limits.deadline_us, if kind == PolicyKind::Schedule { 2_000 } else { 5_000 });
+        }
+    }
 
     #[test]
     fn the_names_that_a_configuration_may_give_are_those_of_the_binary() {

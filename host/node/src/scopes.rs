@@ -11,7 +11,7 @@ use millrace_core::{LaneId, TenantId};
 use millrace_kv::PrefixScope;
 use sha2::{Digest as _, Sha256};
 
-use crate::ids::random_u64;
+use crate::ids::secret;
 use crate::start::KnownPool;
 
 /// The scopes of all tenants in all lanes.
@@ -37,10 +37,7 @@ impl Scopes {
     /// # Errors
     /// Where the operating system gives no random numbers.
     pub(crate) fn new(config: &Config, pools: &[KnownPool]) -> Result<Self, String> {
-        let mut secret = [0; 32];
-        for part in secret.chunks_exact_mut(8) {
-            part.copy_from_slice(&random_u64()?.to_le_bytes());
-        }
+        let secret = secret()?;
         let numerics = |(pool, row): (&KnownPool, u32)| Numerics {
             pool: row,
             weights: pool.weights.clone(),

@@ -2,22 +2,24 @@
 //!
 //! ```text
 //!   slot --facts, answer--> queue (64, never waited for) --> thread: candidate decides, rules are checked, both are compared
-//!                             | full: dropped, counted
+//!                             | full: counted, nothing copied        | failed again and again: the trial ends
 //! ```
-//! It does not know how a trial begins or ends.
+//! It does not know who begins a trial or gives it up.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use millrace_policy::{
-    Answer, Choice, Decision, FaultKind, Plan, PolicyFault, PolicyInfo, PrecisionPolicy, RouteLimits, RoutePolicy,
-    SchedulePolicy, validate_choices, validate_decision, validate_plan,
-};
+use millrace_policy::{Answer, PolicyInfo, PrecisionWitness, RouteWitness, ScheduleWitness};
 use millrace_policy_wasm::{LoadError, LoadedPolicy, PolicyKind};
 
 use crate::policies::Slots;
+
+mod trial;
+
+use trial::Trial;
 
 /// Decisions that wait to be compared.
 const QUEUE: usize = 64;
@@ -25,8 +27,8 @@ const QUEUE: usize = 64;
 const MAX_EXAMPLES: usize = 16;
 /// Of the text of one answer.
 const MAX_TEXT_BYTES: usize = 1_024;
-/// Between two tries where no instance is ready.
-const REST: Duration = Duration::from_millis(1);
+/// A trial ends with so many faults, if they are a tenth of what the candidate was asked or more: each costs a fresh instance.
+const MAX_FAULTS: u64 = 32;
 
 /// How a trial goes. `compared = agreed + disagreed`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +40,8 @@ pub struct ShadowReport {
     /// Answers of the candidate that a host could not have used.
     pub faults: u64,
     pub last_fault: Option<String>,
+    /// Why nothing is compared any more; none: the trial goes on.
+    pub ended: Option<String>,
     /// Not compared: the queue was full, or the policy in force had no answer of its own.
     pub skipped: u64,
     /// The latest, the last one last.
@@ -56,54 +60,47 @@ pub struct Disagreement {
 /// A trial that is under way; ends when it is dropped.
 pub(crate) struct Shadow {
     loaded: LoadedPolicy,
-    report: Arc<Mutex<ShadowReport>>,
+    desk: Arc<Desk>,
     slots: Slots,
+    witness: Witness,
 }
 
 type Job = Box<dyn FnOnce(&mut Trial) + Send>;
 
-enum Candidate {
-    Precision(Box<dyn PrecisionPolicy>),
-    Route(Box<dyn RoutePolicy>),
-    Schedule(Box<dyn SchedulePolicy>),
+/// Who puts the slot's decisions into the queue.
+enum Witness {
+    Precision(Arc<PrecisionWitness>),
+    Route(Arc<RouteWitness>),
+    Schedule(Arc<ScheduleWitness>),
 }
 
-struct Trial {
-    candidate: Candidate,
-    report: Arc<Mutex<ShadowReport>>,
+/// Between the slot, the trial's thread, and who asks how it goes. What a decision waits for is counters alone.
+struct Desk {
+    waiting: AtomicUsize,
+    skipped: AtomicU64,
+    has_ended: AtomicBool,
+    /// All but what the counters say.
+    report: Mutex<ShadowReport>,
 }
 
 impl Shadow {
     /// # Errors
     /// No instance or no thread.
     pub(crate) fn start(loaded: LoadedPolicy, slots: Slots) -> Result<Self, LoadError> {
-        let candidate = match loaded.kind() {
-            PolicyKind::Precision => Candidate::Precision(loaded.precision()?),
-            PolicyKind::Route => Candidate::Route(loaded.route()?),
-            PolicyKind::Schedule => Candidate::Schedule(loaded.schedule()?),
-        };
-        let report = Arc::new(Mutex::new(ShadowReport {
-            candidate: loaded.info().clone(),
-            compared: 0,
-            agreed: 0,
-            disagreed: 0,
-            faults: 0,
-            last_fault: None,
-            skipped: 0,
-            examples: Vec::new(),
-        }));
+        let desk = Arc::new(Desk::new(loaded.info().clone()));
         let (sender, receiver) = sync_channel(QUEUE);
-        let trial = Trial { candidate, report: report.clone() };
+        let trial = Trial::new(&loaded, desk.clone())?;
         thread::Builder::new()
             .name("policy-shadow".into())
             .spawn(move || run(&receiver, trial))
             .map_err(|error| LoadError::Compile { detail: format!("cannot start a thread: {error}") })?;
-        watch(loaded.kind(), &slots, sender, &report);
-        Ok(Self { loaded, report, slots })
+        let witness = Witness::new(loaded.kind(), &slots, sender, desk.clone());
+        witness.look(&slots);
+        Ok(Self { loaded, desk, slots, witness })
     }
 
     pub(crate) fn report(&self) -> ShadowReport {
-        lock(&self.report).clone()
+        self.desk.report()
     }
 
     pub(crate) fn loaded(&self) -> &LoadedPolicy {
@@ -114,58 +111,72 @@ impl Shadow {
 /// The thread ends with the last witness, which holds the queue.
 impl Drop for Shadow {
     fn drop(&mut self) {
-        match self.loaded.kind() {
-            PolicyKind::Precision => self.slots.precision.witnessed_by(None),
-            PolicyKind::Route => self.slots.route.witnessed_by(None),
-            PolicyKind::Schedule => self.slots.schedule.witnessed_by(None),
-        }
+        self.witness.look_away(&self.slots);
     }
 }
 
 fn run(jobs: &Receiver<Job>, mut trial: Trial) {
     for job in jobs {
+        trial.desk.taken();
         job(&mut trial);
+        if trial.desk.has_ended() {
+            return;
+        }
     }
 }
 
-/// Has the slot's decisions put into the queue.
-fn watch(kind: PolicyKind, slots: &Slots, sender: SyncSender<Job>, report: &Arc<Mutex<ShadowReport>>) {
-    let report = report.clone();
-    let put = move |made_by_policy: bool, job: &dyn Fn() -> Job| {
-        if !made_by_policy || sender.try_send(job()).is_err() {
-            lock(&report).skipped += 1;
-        }
-    };
-    match kind {
-        PolicyKind::Precision => slots.precision.witnessed_by(Some(Arc::new(move |asks, precisions, tenants, answer| {
-            let job = || -> Job {
-                let (asks, precisions, tenants) = (asks.to_vec(), precisions.clone(), tenants.clone());
-                let in_force = answer.value.clone();
-                Box::new(move |trial| trial.choose(&asks, &precisions, &tenants, &in_force))
-            };
-            put(is_own(answer), &job);
-        }))),
-        PolicyKind::Route => {
-            let limits = slots.route.limits();
-            slots.route.witnessed_by(Some(Arc::new(move |request, lanes, tenants, answer| {
-                let job = || -> Job {
-                    let (request, lanes, tenants) = (request.clone(), lanes.clone(), tenants.clone());
+impl Witness {
+    fn new(kind: PolicyKind, slots: &Slots, sender: SyncSender<Job>, desk: Arc<Desk>) -> Self {
+        let put = move |is_own: bool, job: &dyn Fn() -> Job| {
+            if desk.takes(is_own) && sender.try_send(job()).is_err() {
+                desk.taken();
+            }
+        };
+        match kind {
+            PolicyKind::Precision => Self::Precision(Arc::new(move |asks, precisions, tenants, answer| {
+                put(is_own(answer), &|| {
+                    let (asks, precisions, tenants) = (asks.to_vec(), precisions.clone(), tenants.clone());
                     let in_force = answer.value.clone();
-                    Box::new(move |trial| trial.decide((&request, &lanes, &tenants), &limits, &in_force))
-                };
-                put(is_own(answer), &job);
-            })));
+                    Box::new(move |trial| trial.choose(&asks, &precisions, &tenants, &in_force))
+                });
+            })),
+            PolicyKind::Route => {
+                let limits = slots.route.limits();
+                Self::Route(Arc::new(move |request, lanes, tenants, answer| {
+                    put(is_own(answer), &|| {
+                        let (request, lanes, tenants) = (request.clone(), lanes.clone(), tenants.clone());
+                        let in_force = answer.value.clone();
+                        Box::new(move |trial| trial.decide((&request, &lanes, &tenants), &limits, &in_force))
+                    });
+                }))
+            }
+            PolicyKind::Schedule => Self::Schedule(Arc::new(move |budget, rows, tenants, answer| {
+                put(is_own(answer), &|| {
+                    let (mut budget, rows, tenants) = (*budget, rows.clone(), tenants.clone());
+                    // Nobody waits for this answer.
+                    budget.answer_within_us = None;
+                    let in_force = answer.value.clone();
+                    Box::new(move |trial| trial.plan(&budget, &rows, &tenants, &in_force))
+                });
+            })),
         }
-        PolicyKind::Schedule => slots.schedule.witnessed_by(Some(Arc::new(move |budget, rows, tenants, answer| {
-            let job = || -> Job {
-                let (mut budget, rows, tenants) = (*budget, rows.clone(), tenants.clone());
-                // Nobody waits for this answer.
-                budget.answer_within_us = None;
-                let in_force = answer.value.clone();
-                Box::new(move |trial| trial.plan(&budget, &rows, &tenants, &in_force))
-            };
-            put(is_own(answer), &job);
-        }))),
+    }
+
+    fn look(&self, slots: &Slots) {
+        match self {
+            Self::Precision(witness) => slots.precision.witnessed_by(witness.clone()),
+            Self::Route(witness) => slots.route.witnessed_by(witness.clone()),
+            Self::Schedule(witness) => slots.schedule.witnessed_by(witness.clone()),
+        }
+    }
+
+    /// The witness of a later trial stays.
+    fn look_away(&self, slots: &Slots) {
+        match self {
+            Self::Precision(witness) => slots.precision.forget_witness(witness),
+            Self::Route(witness) => slots.route.forget_witness(witness),
+            Self::Schedule(witness) => slots.schedule.forget_witness(witness),
+        }
     }
 }
 
@@ -173,113 +184,78 @@ fn is_own<T>(answer: &Answer<T>) -> bool {
     answer.fault.is_none()
 }
 
-impl Trial {
-    fn choose(
-        &mut self,
-        asks: &[millrace_policy::Ask],
-        precisions: &millrace_policy::Table,
-        tenants: &millrace_policy::Table,
-        in_force: &[Choice],
-    ) {
-        let Candidate::Precision(policy) = &mut self.candidate else { return };
-        let answer = ready(|| policy.choose(asks, precisions, tenants)).and_then(|choices| {
-            validate_choices(&choices, asks, precisions).map_err(|invalid| invalid.to_string())?;
-            Ok(choices)
-        });
-        if answer.is_err() {
-            policy.recover();
-        }
-        let row = |choices: &[Choice]| choices.iter().map(|choice| choice.precision).collect::<Vec<_>>();
-        self.compare(answer.map(|choices| (row(&choices) == row(in_force), format!("{choices:?}"))), || format!("{in_force:?}"));
+impl Desk {
+    fn new(candidate: PolicyInfo) -> Self {
+        let report = ShadowReport {
+            candidate,
+            compared: 0,
+            agreed: 0,
+            disagreed: 0,
+            faults: 0,
+            last_fault: None,
+            ended: None,
+            skipped: 0,
+            examples: Vec::new(),
+        };
+        let (waiting, skipped, has_ended) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicBool::new(false));
+        Self { waiting, skipped, has_ended, report: Mutex::new(report) }
     }
 
-    fn decide(
-        &mut self,
-        (request, lanes, tenants): (&millrace_policy::RouteRequest, &millrace_policy::Table, &millrace_policy::Table),
-        limits: &RouteLimits,
-        in_force: &Decision,
-    ) {
-        let Candidate::Route(policy) = &mut self.candidate else { return };
-        let answer = ready(|| policy.decide(request, lanes, tenants))
-            .and_then(|decision| validate_decision(decision, lanes, limits).map_err(|invalid| invalid.to_string()));
-        if answer.is_err() {
-            policy.recover();
+    /// Whether there is a place for a decision, which is held until it is taken. Nothing is copied where there is none.
+    fn takes(&self, is_own: bool) -> bool {
+        if self.has_ended() {
+            return false;
         }
-        self.compare(answer.map(|decision| (is_same_route(&decision, in_force), format!("{decision:?}"))), || {
-            format!("{in_force:?}")
-        });
+        let one_more = |waiting| (waiting < QUEUE).then_some(waiting + 1);
+        let has_place = is_own && self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok();
+        if !has_place {
+            self.skipped.fetch_add(1, Ordering::Relaxed);
+        }
+        has_place
     }
 
-    fn plan(
-        &mut self,
-        budget: &millrace_policy::Budget,
-        rows: &millrace_policy::Table,
-        tenants: &millrace_policy::Table,
-        in_force: &Plan,
-    ) {
-        let Candidate::Schedule(policy) = &mut self.candidate else { return };
-        let answer = ready(|| policy.plan_step(budget, rows, tenants)).and_then(|plan| {
-            validate_plan(&plan, budget, rows).map_err(|invalid| invalid.to_string())?;
-            Ok(plan)
-        });
-        if answer.is_err() {
-            policy.recover();
-        }
-        self.compare(answer.map(|plan| (is_same_plan(&plan, in_force), format!("{plan:?}"))), || format!("{in_force:?}"));
+    fn taken(&self) {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
-    fn compare(&self, answer: Result<(bool, String), String>, in_force: impl FnOnce() -> String) {
-        let mut report = lock(&self.report);
-        match answer {
-            Err(fault) => {
-                report.faults += 1;
-                report.last_fault = Some(cut(fault));
-            }
-            Ok((true, _)) => {
-                report.compared += 1;
-                report.agreed += 1;
-            }
-            Ok((false, candidate)) => {
-                report.compared += 1;
-                report.disagreed += 1;
-                if report.examples.len() == MAX_EXAMPLES {
-                    report.examples.remove(0);
-                }
-                let at_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-                report.examples.push(Disagreement { at_s, in_force: cut(in_force()), candidate: cut(candidate) });
-            }
-        }
+    fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Relaxed)
     }
-}
 
-/// Off the hot path there is time to wait for a fresh instance, within bounds.
-fn ready<T>(mut ask: impl FnMut() -> Result<T, PolicyFault>) -> Result<T, String> {
-    for _ in 0..1_000 {
-        match ask() {
-            Err(fault) if fault.kind == FaultKind::Unavailable => thread::sleep(REST),
-            answer => return answer.map_err(|fault| fault.to_string()),
-        }
+    fn report(&self) -> ShadowReport {
+        let report = self.report.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        ShadowReport { skipped: self.skipped.load(Ordering::Relaxed), ..report }
     }
-    Err("no fresh instance for a second".to_owned())
-}
 
-/// The lane that would be taken counts, not those behind it; of refusals the status.
-fn is_same_route(one: &Decision, other: &Decision) -> bool {
-    match (one, other) {
-        (Decision::Forward(one), Decision::Forward(other)) => {
-            (one.lanes.first(), one.priority) == (other.lanes.first(), other.priority)
+    fn compared(&self, agreed: bool, texts: impl FnOnce() -> (String, String)) {
+        let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
+        report.compared += 1;
+        if agreed {
+            report.agreed += 1;
+            return;
         }
-        (Decision::Hold(_), Decision::Hold(_)) => true,
-        (Decision::Refuse(one), Decision::Refuse(other)) => one.status == other.status,
-        _ => false,
+        report.disagreed += 1;
+        if report.examples.len() == MAX_EXAMPLES {
+            report.examples.remove(0);
+        }
+        let at_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let (in_force, candidate) = texts();
+        report.examples.push(Disagreement { at_s, in_force: cut(in_force), candidate: cut(candidate) });
     }
-}
 
-/// What runs, in which order and with how many tokens; victims count only where both name some.
-fn is_same_plan(one: &Plan, other: &Plan) -> bool {
-    let tokens = one.tokens.is_empty() || other.tokens.is_empty() || one.tokens == other.tokens;
-    let victims = one.preempt.is_empty() || other.preempt.is_empty() || one.preempt.first() == other.preempt.first();
-    one.run == other.run && tokens && victims
+    /// Why the trial ends with this fault, if it does.
+    fn failed(&self, fault: String) -> Option<String> {
+        let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
+        report.faults += 1;
+        let asked = report.compared + report.faults;
+        if report.faults >= MAX_FAULTS && report.faults.saturating_mul(10) >= asked {
+            report.ended =
+                Some(format!("it failed {} of {asked} times, the last time so: {}", report.faults, cut(fault.clone())));
+            self.has_ended.store(true, Ordering::Relaxed);
+        }
+        report.last_fault = Some(cut(fault));
+        report.ended.clone()
+    }
 }
 
 fn cut(mut text: String) -> String {
@@ -287,6 +263,32 @@ fn cut(mut text: String) -> String {
     text
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_queue_is_counted_before_anything_is_copied() {
+        let desk = Desk::new(PolicyInfo::native("c"));
+        assert!((0..QUEUE).all(|_| desk.takes(true)));
+        assert!(!desk.takes(true), "full");
+        desk.taken();
+        assert!(!desk.takes(false), "the fallback's answer");
+        assert!(desk.takes(true));
+        assert_eq!(desk.report().skipped, 2);
+    }
+
+    #[test]
+    fn a_trial_ends_when_faults_are_many_and_no_exception() {
+        let desk = Desk::new(PolicyInfo::native("c"));
+        (1..MAX_FAULTS).for_each(|_| assert_eq!(desk.failed("trap".into()), None));
+        let ended = desk.failed("trap: unreachable".into()).expect("ended");
+        assert!(ended.contains("32 of 32 times") && ended.contains("unreachable"), "{ended}");
+        assert!(!desk.takes(true) && desk.report().skipped == 0, "nothing is skipped where nothing is compared");
+        let seldom = Desk::new(PolicyInfo::native("c"));
+        for _ in 0..100 {
+            (0..10).for_each(|_| seldom.compared(true, || unreachable!("they agree")));
+            assert_eq!(seldom.failed("timeout".into()), None);
+        }
+    }
 }

@@ -28,8 +28,10 @@ use crate::ids::{Ids, MonotonicClock, random_u64};
 use crate::lanes::{Lanes, PoolFigures, tier};
 use crate::metrics::Metrics;
 use crate::node::{Inner, Node, ServedModel, unix_now_s};
-use crate::policies::{Policies, watch};
+use crate::policies::Policies;
+use crate::policies::watch::{self, WatchList};
 use crate::scopes::Scopes;
+use crate::sessions::Sessions;
 use crate::tenants::KeyRing;
 use crate::tokenizer::tokenizer_of;
 
@@ -52,6 +54,7 @@ impl Node {
         let model = config.models.first().ok_or(StartError::NoModel)?;
         let checkpoints = Checkpoints::open(config, model)?;
         let text = Text::load(checkpoints.own(), model)?;
+        let watched = WatchList::of(config);
         // Components are small: a policy that is refused is told before the weights are read.
         let policies = Policies::load(config, clock.clone())?;
         let within: Vec<usize> = (0..config.pools.len()).filter(|&row| !config.pools[row].process).collect();
@@ -61,6 +64,7 @@ impl Node {
         let lanes = Lanes::new(config, &checkpoints.digest(), &known.iter().map(|pool| pool.figures).collect::<Vec<_>>());
         let context_tokens = context(model, &known, &lanes);
         let scopes = Scopes::new(config, &known).map_err(StartError::Random)?;
+        let sessions = Sessions::new().map_err(StartError::Random)?;
         let page_tokens = config.pools.first().map_or(0, |pool| pool.page_tokens);
         let (homes, rows) = (lane_homes(config), pool_homes(config));
         let spec = EngineSpec {
@@ -88,6 +92,7 @@ impl Node {
             eos: text.eos,
             lanes,
             scopes,
+            sessions,
             page_tokens,
             keys: KeyRing::new(&config.tenants),
             output_limits: config
@@ -107,7 +112,7 @@ impl Node {
             draining: AtomicBool::new(false),
         };
         let inner = Arc::new(inner);
-        watch::start(config, Arc::downgrade(&inner), |inner| &inner.policies);
+        watch::start(watched, Arc::downgrade(&inner), |inner| &inner.policies);
         Ok(Self { inner })
     }
 }

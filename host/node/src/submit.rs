@@ -9,7 +9,6 @@ use millrace_core::{LaneId, RequestId, SamplingParams, SeqId, TenantId};
 use millrace_engine::{Event, Job, SubmitError};
 use millrace_policy::{Ask, Choice, Decision, RouteRequest, kind};
 use millrace_tokenize::Detokenizer;
-use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
@@ -199,7 +198,7 @@ impl Inner {
             tenant: request.tenant,
             sampling,
             priority: request.priority,
-            session: request.session.map(|session| session_number(request.tenant, &session)),
+            session: request.session.map(|session| self.sessions.number(request.tenant, &session)),
             streaming: request.streaming,
             needed: prompt_tokens.saturating_add(request.max_tokens.unwrap_or(1)),
             deadline_us: self.clock.now_us().saturating_add(timeout_us),
@@ -332,12 +331,6 @@ fn too_long(asked: &Asked, limit: u32) -> RequestError {
     let prompt = token_count(asked.prompt.len());
     let completion = asked.needed.saturating_sub(prompt);
     RequestError::ContextLength(ContextLength { limit, prompt: TokenCount::Exactly(prompt), completion })
-}
-
-/// Sessions of different tenants never share a number, and a number tells nothing about its session.
-fn session_number(tenant: TenantId, session: &str) -> u64 {
-    let digest = Sha256::new().chain_update(tenant.0.to_le_bytes()).chain_update(session).finalize();
-    digest.iter().take(8).fold(0, |number, byte| (number << 8) | u64::from(*byte))
 }
 
 /// Runs what takes processor time on a thread of its own.

@@ -1,6 +1,7 @@
 //! From bytes to compiled code: tells apart what was given, makes components of core modules, compiles on a thread of its own
 //! with a time cap. A compile that was given up runs on to its end, so only a few may run at once.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
@@ -26,14 +27,26 @@ pub(crate) enum Format {
 /// Makes a component of a core module that carries its component types in a custom section, as wit-bindgen writes them.
 ///
 /// # Errors
-/// [`LoadError::CoreModule`] without component types, [`LoadError::Componentize`] if they do not fit the module.
+/// [`LoadError::NotWasm`] or [`LoadError::Componentized`] if it is no core module, [`LoadError::CoreModule`] without component types,
+/// [`LoadError::Componentize`] if they do not fit the module.
 pub fn componentize(core: &[u8]) -> Result<Vec<u8>, LoadError> {
+    if format_of(core)? == Format::Component {
+        return Err(LoadError::Componentized);
+    }
     let section = b"component-type";
     if !core.windows(section.len()).any(|window| window == section) {
         return Err(LoadError::CoreModule);
     }
-    let encoded = wit_component::ComponentEncoder::default().validate(true).module(core).and_then(|encoder| encoder.encode());
+    let encode = || wit_component::ComponentEncoder::default().validate(true).module(core).and_then(|encoder| encoder.encode());
+    let encoded = sheltered("encoder", encode).map_err(|detail| LoadError::Componentize { detail })?;
     encoded.map_err(|error| LoadError::Componentize { detail: one_line(&format!("{error:#}")) })
+}
+
+/// Work on bytes that may be hostile. A panic in a parser is an answer like another.
+pub(crate) fn sheltered<T>(what: &str, work: impl FnOnce() -> T) -> Result<T, String> {
+    let panicked =
+        |_| format!("the {what} panicked on it, which is a fault of the {what}; what it is made of is damaged or made to harm");
+    catch_unwind(AssertUnwindSafe(work)).map_err(panicked)
 }
 
 /// Compiles bytes of either format.
@@ -121,6 +134,20 @@ impl Drop for Running {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_parser_that_panics_is_an_error() {
+        assert_eq!(sheltered("parser", || 7), Ok(7));
+        let detail = sheltered("parser", || -> u8 { panic!("by a hostile file") }).expect_err("a panic");
+        assert!(detail.contains("the parser panicked"), "{detail}");
+    }
+
+    #[test]
+    fn what_is_no_core_module_is_not_taken_for_one() {
+        assert!(matches!(componentize(b"#!/bin/sh\n"), Err(LoadError::NotWasm { .. })));
+        assert!(matches!(componentize(crate::builtin::ROUTE), Err(LoadError::Componentized)));
+        assert!(matches!(componentize(b"\0asm\x01\0\0\0"), Err(LoadError::CoreModule)));
+    }
 
     #[test]
     fn a_fifth_compile_waits_for_one_to_end() {

@@ -62,7 +62,15 @@ impl PolicyEngine {
     /// # Errors
     /// Says what is wrong and how to mend it; nothing that serves is touched.
     pub fn load(&self, source: &[u8], kind: PolicyKind, options: &PolicyOptions) -> Result<LoadedPolicy, LoadError> {
-        load::load(&self.0, source, kind, options)
+        load::load(&self.0, source, options, (kind, self.0.belongings(&options.name)))
+    }
+
+    /// As [`Self::load`], with state and log budget that are nobody else's, whatever the name.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_apart(&self, source: &[u8], kind: PolicyKind, options: &PolicyOptions) -> Result<LoadedPolicy, LoadError> {
+        load::load(&self.0, source, options, (kind, Arc::new(Belongings::new())))
     }
 
     /// A policy that was loaded under another name, for a trial, under the name of these options: it has that name's state, and is

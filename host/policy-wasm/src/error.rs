@@ -31,6 +31,8 @@ pub enum LoadError {
          or embed the world with `wasm-tools component embed`"
     )]
     CoreModule,
+    #[error("a component already, of which nothing is to be built; look at it with `millrace policy check`")]
+    Componentized,
     #[error("the core module does not make a component: {detail}; rebuild it with a wit-bindgen that fits wit/")]
     Componentize { detail: String },
     #[error("does not compile: {detail}")]

@@ -5,7 +5,7 @@ use sha2::{Digest as _, Sha256};
 use wit_bindgen_core::wit_parser::{Resolve, WorldItem, WorldKey};
 use wit_component::{DecodedWasm, decode};
 
-use crate::compile::{Format, componentize, format_of};
+use crate::compile::{Format, componentize, format_of, sheltered};
 use crate::fault::one_line;
 use crate::{LoadError, PolicyKind};
 
@@ -72,7 +72,8 @@ pub fn inspect(source: &[u8]) -> Result<Inspection, LoadError> {
         }
     };
     let damaged = |detail: String| LoadError::Compile { detail: one_line(&detail) };
-    let decoded = decode(component).map_err(|error| damaged(format!("{error:#}")))?;
+    let decoded = sheltered("parser", || decode(component)).map_err(damaged)?;
+    let decoded = decoded.map_err(|error| damaged(format!("{error:#}")))?;
     let DecodedWasm::Component(resolve, world) = decoded else {
         return Err(damaged("a WIT package in binary form, which holds types and no code".to_owned()));
     };

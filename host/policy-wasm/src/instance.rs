@@ -18,7 +18,7 @@ use crate::imports::metrics::MetricTable;
 use crate::limiter::Limiter;
 use crate::prepared::Prepared;
 use crate::ticker::ticks;
-use crate::trace::Imports;
+use crate::trace::{self, Imports};
 use crate::wire::Info;
 use crate::worlds::{Asking, Decide, World};
 
@@ -64,8 +64,10 @@ pub(crate) struct Instance<W: World> {
     decide: Decide<W>,
     /// Memory after `init`.
     settled_bytes: usize,
-    /// In a recording; 0: not recorded.
+    /// In a recording; 0: nothing of it is recorded yet.
     number: u64,
+    /// How it began, until that is in the recording: with its first decision, because an instance that nobody asks is none of it.
+    beginning: Option<Box<trace::Init>>,
 }
 
 impl<W: World> Instance<W> {
@@ -97,12 +99,17 @@ impl<W: World> Instance<W> {
         let init = instance.get_typed_func(&mut store, exports.init).map_err(types)?;
         let check_config = instance.get_typed_func(&mut store, exports.check_config).map_err(types)?;
         let decide = instance.get_typed_func(&mut store, exports.decide).map_err(types)?;
-        Ok(Self { prepared: prepared.clone(), store, init, check_config, decide, settled_bytes: 0, number: 0 })
+        Ok(Self { prepared: prepared.clone(), store, init, check_config, decide, settled_bytes: 0, number: 0, beginning: None })
     }
 
     /// The guest's own answer is the inner result.
     pub(crate) fn init(&mut self) -> Result<Result<Info, String>, Fault> {
-        let (init, config) = (self.init, self.prepared.options.config_json.clone());
+        self.init_with(self.prepared.options.config_json.clone())
+    }
+
+    /// As [`Self::init`], with another table than the options have.
+    pub(crate) fn init_with(&mut self, config: String) -> Result<Result<Info, String>, Fault> {
+        let init = self.init;
         self.store.data_mut().is_initializing = true;
         let setup_us = self.prepared.options.limits.setup_us;
         let (info,) = guarded(&self.prepared, &mut self.store, setup_us, |store| init.call(store, (config,)))?;
@@ -144,6 +151,16 @@ impl<W: World> Instance<W> {
         self.number
     }
 
+    pub(crate) fn began_as(&mut self, beginning: trace::Init) {
+        self.beginning = Some(Box::new(beginning));
+    }
+
+    /// How it began, if that has yet to be recorded.
+    pub(crate) fn take_beginning(&mut self) -> Option<Box<trace::Init>> {
+        self.beginning.take()
+    }
+
+    /// The number that names it in the recording from now on.
     pub(crate) fn count_as(&mut self, number: u64) {
         self.number = number;
     }

@@ -17,6 +17,7 @@
 //! trapped is not to be entered again.
 #![forbid(unsafe_code)]
 
+mod agree;
 mod belongings;
 mod builder;
 pub mod builtin;
@@ -35,6 +36,8 @@ mod options;
 mod policy;
 mod prepared;
 mod record;
+mod record_files;
+mod recording;
 mod replay;
 mod smoke;
 mod ticker;
@@ -49,4 +52,5 @@ pub use inspect::{Inspection, Interface, inspect};
 pub use load::LoadedPolicy;
 pub use options::{Grant, PolicyKind, PolicyLimits, PolicyOptions};
 pub use record::{RecordCounts, Recorder};
+pub use recording::Recording;
 pub use replay::{Difference, ReplayError, ReplayReport};

@@ -119,7 +119,12 @@ impl LoadedPolicy {
     }
 }
 
-pub(crate) fn load(engine: &Inner, source: &[u8], kind: PolicyKind, options: &PolicyOptions) -> Result<LoadedPolicy, LoadError> {
+pub(crate) fn load(
+    engine: &Inner,
+    source: &[u8],
+    options: &PolicyOptions,
+    (kind, belongings): (PolicyKind, Arc<Belongings>),
+) -> Result<LoadedPolicy, LoadError> {
     let limits = &options.limits;
     if source.len() > limits.component_bytes {
         return Err(LoadError::TooLarge { bytes: source.len(), limit: limits.component_bytes });
@@ -147,7 +152,7 @@ pub(crate) fn load(engine: &Inner, source: &[u8], kind: PolicyKind, options: &Po
         name: options.name.as_str().into(),
         sha256: sha256.clone(),
         digest_seed,
-        belongings: engine.belongings(&options.name),
+        belongings,
         metrics: Arc::new(MetricTable::default()),
         calls: AtomicU64::new(0),
     });
@@ -268,12 +273,12 @@ fn check_memory(component: &Component, limit: usize) -> Result<(), LoadError> {
 }
 
 /// The digest in hex, and its first eight bytes as a number.
-fn digest(source: &[u8]) -> (String, u64) {
+pub(crate) fn digest(source: &[u8]) -> (String, u64) {
     let bytes = Sha256::digest(source);
     (hex(&bytes), bytes.iter().take(8).fold(0, |seed, &byte| (seed << 8) | u64::from(byte)))
 }
 
-fn sorted(wants: &[u32]) -> Vec<u32> {
+pub(crate) fn sorted(wants: &[u32]) -> Vec<u32> {
     let mut wants = wants.to_vec();
     wants.sort_unstable();
     wants.dedup();

@@ -17,6 +17,7 @@ use millrace_policy::{FaultKind, Policy, PolicyFault, PolicyReport, PrecisionPol
 
 use crate::instance::{Fault, Instance};
 use crate::prepared::Prepared;
+use crate::record::Recorder;
 use crate::trace::{self, Call, Event, Init};
 use crate::wire::Info;
 use crate::worlds::{self, Asking, PrecisionWorld, RouteWorld, ScheduleWorld, World};
@@ -74,8 +75,8 @@ impl<W: World> WasmPolicy<W> {
                 Err(fault) => (None, Some(cut_short(fault.clone(), cut_us).0.to_string())),
             };
             let (facts, imports) = (arguments(&[]), instance.recorded_imports());
-            let (instance, call, now_us) = (instance.number(), asking.call, instance.now_us());
-            recorder.record(Event::Call(Call { instance, call, now_us, facts, imports, answer, fault, took_ns }));
+            let (call, now_us) = (asking.call, instance.now_us());
+            record_call(&recorder, &mut instance, Call { instance: 0, call, now_us, facts, imports, answer, fault, took_ns });
         }
         match result {
             Ok(answer) => {
@@ -159,13 +160,17 @@ fn cut_short(fault: Fault, cut_us: Option<u64>) -> Fault {
 pub(crate) fn ready_instance<W: World>(prepared: &Arc<Prepared>) -> Result<Instance<W>, Fault> {
     let mut instance = Instance::new(prepared, prepared.owned())?;
     let recorder = prepared.options.record.as_ref();
-    if let Some(recorder) = recorder {
-        instance.count_as(recorder.next_instance());
+    if recorder.is_some() {
         instance.record_imports();
     }
     let info = instance.init()?;
     if let Some(recorder) = recorder {
-        recorder.record(Event::<(), ()>::Init(beginning(prepared, &mut instance, info.as_ref().ok())));
+        let init = beginning(prepared, &mut instance, info.as_ref().ok());
+        match info {
+            Ok(_) => instance.began_as(init),
+            // It will never be asked, so this is all that there is to tell of it.
+            Err(_) => drop(recorder.record(Event::<(), ()>::Init(Init { instance: recorder.next_instance(), ..init }))),
+        }
     }
     match info {
         Ok(_) => Ok(instance),
@@ -175,10 +180,26 @@ pub(crate) fn ready_instance<W: World>(prepared: &Arc<Prepared>) -> Result<Insta
     }
 }
 
+/// The call, and before the first one of an instance how that began. Where there was no room for that, the instance begins with the
+/// next call, as one that did more before.
+fn record_call<W: World>(recorder: &Recorder, instance: &mut Instance<W>, call: Call<W::Arguments, W::Answer>) {
+    if let Some(mut init) = instance.take_beginning() {
+        instance.count_as(recorder.next_instance());
+        init.instance = instance.number();
+        if !recorder.record(Event::<(), ()>::Init((*init).clone())) {
+            init.continued = true;
+            instance.began_as(*init);
+            recorder.miss();
+            return;
+        }
+    }
+    recorder.record(Event::Call(Call { instance: instance.number(), ..call }));
+}
+
 fn beginning<W: World>(prepared: &Prepared, instance: &mut Instance<W>, info: Option<&Info>) -> Init {
     Init {
         version: trace::VERSION,
-        instance: instance.number(),
+        instance: 0,
         kind: W::KIND.to_string(),
         sha256: prepared.sha256.clone(),
         seed: prepared.digest_seed,

@@ -1,26 +1,28 @@
 //! A recording once more, on another build or another policy: every call with the facts, the time, the randomness and the imports'
 //! results that it had then. Decisions are compared with those recorded; faults of time are not, because machines differ.
+//!
+//! Where policies were swapped while it was recorded, a component that was among them is compared with its own decisions alone, and
+//! exactly; one that was not is compared with all, by what a host would do with the answers.
 
 use std::collections::BTreeMap;
-use std::io::BufRead;
+use std::io::{BufRead, Seek};
 use std::sync::Arc;
 
 use millrace_policy::FaultKind;
-use serde::de::IgnoredAny;
 
 use crate::belongings::Belongings;
 use crate::fault::one_line;
 use crate::imports::clock_random::seed;
 use crate::imports::metrics::MetricTable;
 use crate::instance::{Fault, Instance, Owned};
+use crate::load::{digest, sorted};
+use crate::recording::{Recording, Survey};
 use crate::trace::{Call, Event, Init, VERSION};
 use crate::worlds::{Asking, PrecisionWorld, RouteWorld, ScheduleWorld, World};
 use crate::{LoadError, LoadedPolicy, PolicyEngine, PolicyKind, PolicyOptions};
 
-/// A line holds the facts of one call; thousands of rows fit.
-const MAX_LINE_BYTES: usize = 64 << 20;
-/// Instances at work at one time; a policy has one, and a second while it is rebuilt.
-const MAX_INSTANCES: usize = 4;
+/// Instances at work at one time: the one in force, those on the way back, and those being rebuilt.
+const MAX_INSTANCES: usize = 8;
 /// Differences that are kept with their texts.
 const MAX_EXAMPLES: usize = 20;
 
@@ -33,7 +35,7 @@ pub enum ReplayError {
     Format { line: u64, detail: String },
     #[error("line {line}: version {version} of the format, this program reads {VERSION}; replay it with the host's own millrace")]
     Version { line: u64, version: u32 },
-    #[error("the recording is empty; ask the recorded host something first")]
+    #[error("the recording has no whole line; ask the recorded host something first")]
     Empty,
     #[error(transparent)]
     Load(#[from] LoadError),
@@ -45,13 +47,20 @@ pub struct ReplayReport {
     pub calls: u64,
     pub agreed: u64,
     pub differed: u64,
-    /// Not compared: the recorded call was late or its imports were not recorded in full, or its instance began before the file.
+    /// Not compared: of another component, late, its imports not recorded in full, or its instance began before the file or did
+    /// not start.
     pub skipped: u64,
+    /// Of those that were skipped: another component decided them, and this one is in the recording too.
+    pub of_others: u64,
+    /// Why an instance did not start, the first one that did not.
+    pub not_started: Option<String>,
+    /// A crash cut this line short, the last one; it is no call.
+    pub torn_line: Option<u64>,
     /// Calls of imports that were others than then, which a policy of another text may well make.
     pub other_imports: u64,
     /// The recording begins later than an instance did: what a policy kept in its own memory is missing.
     pub continued: bool,
-    /// Digest of the policy that was recorded.
+    /// Digest of the policy that was recorded, of several the last that was compared with.
     pub recorded_sha256: String,
     /// The first ones.
     pub differences: Vec<Difference>,
@@ -69,7 +78,7 @@ pub struct Difference {
 }
 
 impl PolicyEngine {
-    /// Replays a recording on a component. Without `config` the policy gets the table that was recorded.
+    /// Replays a recording on a component. Without `config` each instance gets the table that it had then.
     ///
     /// # Errors
     /// The recording cannot be read, or the policy is refused.
@@ -78,102 +87,137 @@ impl PolicyEngine {
         source: &[u8],
         options: &PolicyOptions,
         config: Option<&str>,
-        trace: impl BufRead,
+        mut recording: Recording<impl BufRead + Seek>,
     ) -> Result<ReplayReport, ReplayError> {
-        let mut lines = Lines { trace, number: 0 };
-        let first = lines.next()?.ok_or(ReplayError::Empty)?;
-        let init = match parse::<IgnoredAny, IgnoredAny>(&first, 1)? {
-            Event::Init(init) => init,
-            Event::Call(_) => return Err(format_error(1, "a recording begins with an instance's init")),
-        };
-        if init.version != VERSION {
-            return Err(ReplayError::Version { line: 1, version: init.version });
-        }
-        let kind = PolicyKind::ALL.into_iter().find(|kind| kind.to_string() == init.kind);
-        let kind = kind.ok_or_else(|| format_error(1, "it names no kind of policy"))?;
+        let survey = recording.survey(&digest(source).0)?;
         let mut options = options.clone();
-        config.unwrap_or(&init.config).clone_into(&mut options.config_json);
+        config.unwrap_or(&survey.config).clone_into(&mut options.config_json);
         options.record = None;
-        let loaded = self.load(source, kind, &options)?;
-        match kind {
-            PolicyKind::Precision => run::<PrecisionWorld>(&loaded, first, lines),
-            PolicyKind::Route => run::<RouteWorld>(&loaded, first, lines),
-            PolicyKind::Schedule => run::<ScheduleWorld>(&loaded, first, lines),
+        let loaded = self.load(source, recording.kind(), &options)?;
+        let asked = (&loaded, config);
+        match recording.kind() {
+            PolicyKind::Precision => run::<PrecisionWorld>(asked, &survey, recording),
+            PolicyKind::Route => run::<RouteWorld>(asked, &survey, recording),
+            PolicyKind::Schedule => run::<ScheduleWorld>(asked, &survey, recording),
         }
     }
 }
 
-fn run<W: World>(loaded: &LoadedPolicy, first: String, mut lines: Lines<impl BufRead>) -> Result<ReplayReport, ReplayError> {
-    let owned = || (Arc::new(Belongings::new()), Arc::new(MetricTable::default()));
-    let mut replay = Replay::<W> { loaded, instances: BTreeMap::new(), owned: owned(), report: ReplayReport::default() };
-    let mut text = Some(first);
-    while let Some(line) = text {
-        match parse::<W::Arguments, W::Answer>(&line, lines.number)? {
-            Event::Init(init) => replay.begin(init)?,
-            Event::Call(call) => replay.call(lines.number, call),
+fn run<W: World>(
+    (loaded, config): (&LoadedPolicy, Option<&str>),
+    survey: &Survey,
+    mut recording: Recording<impl BufRead + Seek>,
+) -> Result<ReplayReport, ReplayError> {
+    let owned = (Arc::new(Belongings::new()), Arc::new(MetricTable::default()));
+    let report = ReplayReport { torn_line: survey.torn_line, ..ReplayReport::default() };
+    let mut replay = Replay::<W> { loaded, config, has_own: survey.has_own, instances: BTreeMap::new(), owned, report };
+    let mut lines = recording.lines()?;
+    for _ in 0..survey.lines {
+        let Some(line) = lines.next()? else { break };
+        match line.event::<W::Arguments, W::Answer>()? {
+            Event::Init(init) => replay.begin(line.number, init),
+            Event::Call(call) => replay.call(line.number, call),
         }
-        text = lines.next()?;
     }
     Ok(replay.report)
 }
 
 struct Replay<'a, W: World> {
     loaded: &'a LoadedPolicy,
-    /// By the number that the recording gives, with the seed of the recorded policy.
-    instances: BTreeMap<u64, (Instance<W>, u64)>,
+    /// In place of the tables that were recorded.
+    config: Option<&'a str>,
+    /// The component is among those recorded, so that others' decisions are none of its.
+    has_own: bool,
+    /// By the number that the recording gives.
+    instances: BTreeMap<u64, Replayed<W>>,
     owned: (Arc<Belongings>, Arc<MetricTable>),
     report: ReplayReport,
 }
 
+/// An instance of the recording.
+struct Replayed<W: World> {
+    /// Another component's, which is left out; or one that did not start, or failed.
+    instance: Option<Instance<W>>,
+    is_of_other: bool,
+    /// Of the recorded policy.
+    seed: u64,
+    /// Sorted.
+    wants: Vec<u32>,
+    /// Line of its last event.
+    used: u64,
+}
+
 impl<W: World> Replay<'_, W> {
-    fn begin(&mut self, init: Init) -> Result<(), ReplayError> {
-        self.report.continued |= init.continued;
-        self.report.recorded_sha256 = init.sha256;
+    fn begin(&mut self, line: u64, init: Init) {
+        self.instances.remove(&init.instance);
         if init.info.is_none() {
-            return Ok(());
+            return;
         }
         if self.instances.len() == MAX_INSTANCES {
-            self.instances.pop_first();
+            let longest_idle = self.instances.iter().min_by_key(|(_, replayed)| replayed.used).map(|(number, _)| *number);
+            longest_idle.map(|number| self.instances.remove(&number));
         }
+        let is_of_other = self.has_own && init.sha256 != self.loaded.info().sha256;
+        let (number, seed) = (init.instance, init.seed);
+        let mut replayed = Replayed { instance: None, is_of_other, seed, wants: Vec::new(), used: line };
+        if !is_of_other {
+            self.report.continued |= init.continued;
+            self.report.recorded_sha256.clone_from(&init.sha256);
+            match self.start(init) {
+                Ok((instance, wants)) => (replayed.instance, replayed.wants) = (Some(instance), wants),
+                Err((kind, detail)) => {
+                    self.report.not_started.get_or_insert_with(|| format!("line {line}: {kind}: {}", one_line(&detail)));
+                }
+            }
+        }
+        self.instances.insert(number, replayed);
+    }
+
+    fn start(&mut self, init: Init) -> Result<(Instance<W>, Vec<u32>), Fault> {
         let (belongings, metrics) = self.owned.clone();
-        let owned = Owned { belongings, metrics };
-        let started = Instance::new(&self.loaded.prepared, owned).map_err(Fault::from).and_then(|mut instance| {
-            instance.moment(init.now_us, seed(init.seed, 0));
-            instance.replay_imports(init.imports);
-            instance.init()?.map_err(|refusal| (FaultKind::Invalid, refusal))?;
-            self.report.other_imports += instance.diverged_imports();
-            Ok(instance)
-        });
-        let instance = started.map_err(|(kind, detail)| LoadError::Fault { phase: "`init`", kind, detail })?;
-        self.instances.insert(init.instance, (instance, init.seed));
-        Ok(())
+        let mut instance = Instance::new(&self.loaded.prepared, Owned { belongings, metrics })?;
+        instance.moment(init.now_us, seed(init.seed, 0));
+        instance.replay_imports(init.imports);
+        let config = self.config.map_or(init.config, str::to_owned);
+        let info = instance.init_with(config)?.map_err(|refusal| (FaultKind::Invalid, refusal))?;
+        self.report.other_imports += instance.diverged_imports();
+        Ok((instance, sorted(&info.wants)))
     }
 
     fn call(&mut self, line: u64, call: Call<W::Arguments, W::Answer>) {
         self.report.calls += 1;
         let comparable = !call.imports.cut && !call.fault.as_deref().is_some_and(is_of_time);
-        let instance = self.instances.get_mut(&call.instance);
-        let (Some((instance, digest)), true) = (instance, comparable) else {
+        let replayed = self.instances.get_mut(&call.instance);
+        let Some(replayed) = replayed else {
             self.report.skipped += 1;
             return;
         };
-        let mut facts = call.facts;
-        W::narrow(&mut facts, self.loaded.wants());
-        instance.moment(call.now_us, seed(*digest, call.call));
+        replayed.used = line;
+        let (Some(instance), true) = (&mut replayed.instance, comparable) else {
+            self.report.skipped += 1;
+            self.report.of_others += u64::from(replayed.is_of_other);
+            return;
+        };
+        let asked = call.facts;
+        let mut facts = asked.clone();
+        W::narrow(&mut facts, &replayed.wants);
+        instance.moment(call.now_us, seed(replayed.seed, call.call));
         instance.replay_imports(call.imports);
         let asking = Asking { call: call.call, deadline_us: instance.setup_us() };
         let answer = instance.decide_now(asking, facts);
         self.report.other_imports += instance.diverged_imports();
+        // The same component on the same table has no reason to differ in anything.
+        let exactly = self.has_own && self.config.is_none();
         let agreed = match (&answer, &call.answer) {
-            (Ok(now), Some(then)) => now == then,
+            (Ok(now), Some(then)) => now == then || (!exactly && W::agree(&asked, now, then)),
             (Err((kind, _)), None) => call.fault.as_deref() == Some(&kind.to_string()),
             _ => false,
         };
-        let replayed = match answer {
+        let now = match answer {
             Ok(answer) => json(&answer),
             Err((kind, detail)) => {
                 // As in a host: an instance that failed is not asked again.
-                self.instances.remove(&call.instance);
+                replayed.instance = None;
                 format!("{kind}: {}", one_line(&detail))
             }
         };
@@ -184,7 +228,7 @@ impl<W: World> Replay<'_, W> {
         self.report.differed += 1;
         if self.report.differences.len() < MAX_EXAMPLES {
             let recorded = call.answer.as_ref().map_or_else(|| call.fault.unwrap_or_default(), json);
-            self.report.differences.push(Difference { line, call: call.call, recorded, replayed });
+            self.report.differences.push(Difference { line, call: call.call, recorded, replayed: now });
         }
     }
 }
@@ -198,39 +242,4 @@ fn is_of_time(fault: &str) -> bool {
 fn json<R: serde::Serialize>(answer: &R) -> String {
     let text = serde_json::to_string(answer).unwrap_or_default();
     text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).map_or(text.clone(), str::to_owned)
-}
-
-fn parse<A: serde::de::DeserializeOwned, R: serde::de::DeserializeOwned>(
-    line: &str,
-    number: u64,
-) -> Result<Event<A, R>, ReplayError> {
-    serde_json::from_str(line).map_err(|error| format_error(number, &error.to_string()))
-}
-
-fn format_error(line: u64, detail: &str) -> ReplayError {
-    ReplayError::Format { line, detail: one_line(detail) }
-}
-
-/// Lines of bounded length, numbered.
-struct Lines<T> {
-    trace: T,
-    number: u64,
-}
-
-impl<T: BufRead> Lines<T> {
-    fn next(&mut self) -> Result<Option<String>, ReplayError> {
-        self.number += 1;
-        let line = self.number;
-        let mut bytes = Vec::new();
-        let limit = MAX_LINE_BYTES as u64;
-        let read = std::io::Read::take(&mut self.trace, limit).read_until(b'\n', &mut bytes);
-        let read = read.map_err(|source| ReplayError::Read { line, source })?;
-        if read == 0 {
-            return Ok(None);
-        }
-        if bytes.pop_if(|byte| *byte == b'\n').is_none() && read == MAX_LINE_BYTES {
-            return Err(format_error(line, &format!("longer than {MAX_LINE_BYTES} bytes")));
-        }
-        String::from_utf8(bytes).map(Some).map_err(|_| format_error(line, "not UTF-8"))
-    }
 }

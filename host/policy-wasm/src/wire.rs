@@ -1,7 +1,9 @@
 //! The types of `wit/` as wasmtime lowers and lifts them, and their conversion from and to those of `millrace-policy`.
 //! Loading compares them with the component's own types.
 
-use millrace_core::Stage;
+use std::sync::Arc;
+
+use millrace_core::{Stage, TenantId};
 use millrace_policy as host;
 use serde::{Deserialize, Serialize};
 use wasmtime::component::{ComponentType, Lift, Lower};
@@ -152,7 +154,7 @@ pub(crate) fn narrow(table: &mut Table, wants: &[u32]) {
 /// Columns that the policy wants; `wants` is sorted, empty: all.
 pub(crate) fn table(facts: &host::Table, wants: &[u32]) -> Table {
     let wanted = facts.columns.iter().filter(|c| wants.is_empty() || wants.binary_search(&c.kind).is_ok());
-    Table { rows: facts.rows, columns: wanted.map(|c| Column { kind: c.kind, values: c.values.clone() }).collect() }
+    Table { rows: facts.rows, columns: wanted.map(|c| Column { kind: c.kind, values: c.values.to_vec() }).collect() }
 }
 
 fn attributes(attributes: &[(String, String)]) -> Vec<Attribute> {
@@ -170,6 +172,27 @@ impl From<&host::Ask> for Ask {
             streaming: ask.streaming,
             attributes: attributes(&ask.attributes),
         }
+    }
+}
+
+impl From<&Ask> for host::Ask {
+    fn from(ask: &Ask) -> Self {
+        Self {
+            tenant: TenantId(ask.tenant),
+            model: ask.model.clone(),
+            prompt_tokens: ask.prompt_tokens,
+            max_output_tokens: ask.max_output_tokens,
+            priority: ask.priority,
+            streaming: ask.streaming,
+            attributes: ask.attributes.iter().map(|a| (a.key.clone(), a.value.clone())).collect(),
+        }
+    }
+}
+
+impl From<&Table> for host::Table {
+    fn from(facts: &Table) -> Self {
+        let columns = facts.columns.iter().map(|c| host::Column { kind: c.kind, values: Arc::new(c.values.clone()) }).collect();
+        Self { rows: facts.rows, columns }
     }
 }
 
@@ -221,6 +244,25 @@ impl From<&host::Budget> for Budget {
             total_pages: budget.total_pages,
             page_tokens: budget.page_tokens,
             step_us: budget.step_us,
+        }
+    }
+}
+
+impl From<&Budget> for host::Budget {
+    fn from(budget: &Budget) -> Self {
+        Self {
+            stage: match budget.stage {
+                WireStage::Prefill => Stage::Prefill,
+                WireStage::Decode => Stage::Decode,
+            },
+            step: budget.step,
+            tokens: budget.tokens,
+            sequences: budget.sequences,
+            free_pages: budget.free_pages,
+            total_pages: budget.total_pages,
+            page_tokens: budget.page_tokens,
+            step_us: budget.step_us,
+            answer_within_us: None,
         }
     }
 }

@@ -5,6 +5,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use wasmtime::component::{ComponentNamedList, Lift, Lower, TypedFunc};
 
+use crate::agree;
 use crate::instance::Instance;
 use crate::options::PolicyKind;
 use crate::smoke;
@@ -13,11 +14,14 @@ use crate::wire::{self, Ask, Budget, Choice, Decision, Plan, Request, Table};
 /// One of the worlds in `wit/worlds.wit`.
 pub(crate) trait World: Sized + Send + 'static {
     const KIND: PolicyKind;
-    type Arguments: ComponentNamedList + Lower + Serialize + DeserializeOwned + Send + Sync + 'static;
+    type Arguments: ComponentNamedList + Lower + Clone + Serialize + DeserializeOwned + Send + Sync + 'static;
     type Answer: ComponentNamedList + Lift + Clone + PartialEq + Serialize + DeserializeOwned + Send + Sync + 'static;
 
     /// Leaves out columns that the policy does not want; see `wire::narrow`.
     fn narrow(arguments: &mut Self::Arguments, wants: &[u32]);
+
+    /// Whether a host does the same with two answers to the same question; see `agree`.
+    fn agree(asked: &Self::Arguments, one: &Self::Answer, other: &Self::Answer) -> bool;
 
     /// Decisions on made-up facts, validated as the slots do; an error tells the author what went wrong.
     fn smoke(instance: &mut Instance<Self>, wants: &[u32]) -> Result<(), String>;
@@ -45,6 +49,10 @@ impl World for PrecisionWorld {
         wire::narrow(tenants, wants);
     }
 
+    fn agree(asked: &Self::Arguments, (one,): &Self::Answer, (other,): &Self::Answer) -> bool {
+        agree::precision(asked, one, other)
+    }
+
     fn smoke(instance: &mut Instance<Self>, wants: &[u32]) -> Result<(), String> {
         smoke::precision(instance, wants)
     }
@@ -60,6 +68,10 @@ impl World for RouteWorld {
         wire::narrow(tenants, wants);
     }
 
+    fn agree(asked: &Self::Arguments, (one,): &Self::Answer, (other,): &Self::Answer) -> bool {
+        agree::route(asked, one, other)
+    }
+
     fn smoke(instance: &mut Instance<Self>, wants: &[u32]) -> Result<(), String> {
         smoke::route(instance, wants)
     }
@@ -73,6 +85,10 @@ impl World for ScheduleWorld {
     fn narrow((_, facts, tenants): &mut Self::Arguments, wants: &[u32]) {
         wire::narrow(facts, wants);
         wire::narrow(tenants, wants);
+    }
+
+    fn agree(asked: &Self::Arguments, (one,): &Self::Answer, (other,): &Self::Answer) -> bool {
+        agree::schedule(asked, one, other)
     }
 
     fn smoke(instance: &mut Instance<Self>, wants: &[u32]) -> Result<(), String> {

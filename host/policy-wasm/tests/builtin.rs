@@ -194,6 +194,30 @@ fn priority_goes_first_until_others_have_waited_long_enough() {
     assert_eq!(order("priority", &negative), [1, 0], "-1 is less than 0");
 }
 
+/// Whoever sends the greatest number goes first for some time, and not for ever.
+#[test]
+fn no_priority_is_so_great_that_others_starve() {
+    let rows = |age_of_the_low: u32, low: i32| {
+        Table::new(2)
+            .with(kind::AGE_US, vec![0, age_of_the_low])
+            .with(kind::PRIORITY, vec![i32::MAX as u32, low as u32])
+            .with(kind::STATE, vec![3, 3])
+    };
+    // 256 levels of five seconds.
+    assert_eq!(order("priority", &rows(1_279_999_999, 0)), [0, 1]);
+    assert_eq!(order("priority", &rows(1_280_000_001, 0)), [1, 0]);
+    // The lowest counts as -256.
+    assert_eq!(order("priority", &rows(2_560_000_001, i32::MIN)), [1, 0]);
+    // However long a level is, the longest age that there is wins.
+    let kind = PolicyKind::Schedule;
+    let component = builtin::named(kind, "priority").expect("a built-in");
+    let config_json = r#"{"level_ms": 4000000000}"#.to_owned();
+    let options = millrace_policy_wasm::PolicyOptions { config_json, ..builtin::options(kind) };
+    let mut policy = engine().load(component, kind, &options).expect("loads").schedule().expect("an instance");
+    let plan = policy.plan_step(&support::budget(Stage::Decode, 1), &rows(u32::MAX - 1, i32::MIN), &Table::new(0));
+    assert_eq!(plan.expect("a plan").run, [1, 0]);
+}
+
 #[test]
 fn affinity_keeps_sessions_and_goes_where_the_prompt_is() {
     let mut policy = named(PolicyKind::Route, "affinity").route().expect("an instance");
@@ -232,4 +256,25 @@ fn precision_gives_way_under_pressure_and_comes_back_later_than_it_went() {
     assert_eq!(chosen([0, 900, 900]), [0, 2]);
     assert_eq!(chosen([900, 900, 900]), [0, 2], "the cheapest takes what is left");
     assert_eq!(chosen([0, 636, 900]), [1, 1]);
+}
+
+/// INT8 and FP8 have the same bits; pressure on one is none on the other.
+#[test]
+fn precisions_of_the_same_bits_are_told_apart() {
+    let mut policy = named(PolicyKind::Precision, "pressure").precision().expect("an instance");
+    let asks = [support::ask(0, 100)];
+    let tenants = Table::new(1).with(kind::TIER, vec![1]);
+    let mut chosen = |used: [u32; 3]| {
+        let precisions = Table::new(3)
+            .with(kind::PREFILL_WEIGHT_BITS, vec![8, 8, 4])
+            .with(kind::DECODE_WEIGHT_BITS, vec![8, 8, 4])
+            .with(kind::KV_BITS, vec![8, 8, 8])
+            .with(kind::PRECISION_KV_USED_PER_MILLE, used.to_vec());
+        policy.choose(&asks, &precisions, &tenants).expect("choices")[0].precision
+    };
+    assert_eq!(chosen([0, 0, 0]), 0);
+    assert_eq!(chosen([900, 0, 0]), 1, "the other one of eight bits has room");
+    assert_eq!(chosen([700, 0, 0]), 1, "not yet back");
+    assert_eq!(chosen([700, 900, 0]), 2);
+    assert_eq!(chosen([0, 900, 0]), 0, "what was relieved is taken again while the other is not");
 }

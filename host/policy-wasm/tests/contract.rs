@@ -43,6 +43,17 @@ fn column_kinds_are_the_same_in_wit_host_and_sdk() {
     assert_eq!(other("plugins/js/millrace.js", "", ": "), wit);
     assert_eq!(other("plugins/c/millrace.h", "MILLRACE_", " = "), wit);
     assert!(wit.len() > 30, "{wit:?}");
+    // What stands for no value, in each language's words.
+    for (path, absent) in [
+        ("wit/column-kinds.wit", "`0xffffffff` is absent"),
+        ("host/policy/src/table.rs", "filter(|&v| v != u32::MAX)"),
+        ("plugins/sdk/src/table.rs", "u32::MAX"),
+        ("plugins/python/millrace.py", "ABSENT = 0xFFFFFFFF\n"),
+        ("plugins/js/millrace.js", "ABSENT = 0xffffffff;\n"),
+        ("plugins/c/millrace.h", "MILLRACE_ABSENT UINT32_MAX\n"),
+    ] {
+        assert!(read(path).contains(absent), "{path} knows another absent value than `{absent}`");
+    }
     // Host names carry units in words where the WIT does.
     assert_eq!(host, wit);
     assert_eq!(sdk, wit);
@@ -120,4 +131,17 @@ fn the_changelog_knows_the_contract_as_it_stands() {
         "wit/ changed: say what and why in CHANGELOG.md, in a line that names `millrace:policy@0.1.0` and the digest {hex}; \
          records, variants, enums and exported interfaces never change within 0.1 (see wit/types.wit)"
     );
+}
+
+/// What a project fetches has a version: it builds tomorrow as it does today.
+#[test]
+fn toolchains_of_new_projects_are_pinned() {
+    for language in ["c", "js", "python", "rust"] {
+        let path = format!("host/cli/src/policy/templates/{language}/build.sh");
+        for line in read(&path).lines().filter(|line| line.contains("pip\" install") || line.contains("npm install")) {
+            let package = line.split_whitespace().last().expect("a package");
+            let version = package.split_once("==").or_else(|| package.rsplit_once('@')).map(|(_, version)| version);
+            assert!(version.is_some_and(|version| version.starts_with(|c: char| c.is_ascii_digit())), "{path}: {line}");
+        }
+    }
 }

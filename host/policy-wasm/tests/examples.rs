@@ -1,5 +1,6 @@
 //! The policies of `examples/policies` decide as their texts say. They are built by `examples/policies/build.sh` in four languages,
-//! so this needs `MILLRACE_EXAMPLE_POLICIES` to name the directory; `tests/run.sh policies` builds them and sets it.
+//! into the directory that `MILLRACE_EXAMPLE_POLICIES` names; without it these tests fail. `tests/run.sh policies` does both, and
+//! turns on the feature `example-policies` that they need.
 
 mod support;
 
@@ -14,23 +15,24 @@ const BULK: u32 = 0;
 const STANDARD: u32 = 1;
 const GOLD: u32 = 2;
 
-/// None where the examples were not built.
-fn load(name: &str, kind: PolicyKind, config: &str) -> Option<Result<LoadedPolicy, LoadError>> {
-    let directory = PathBuf::from(std::env::var_os("MILLRACE_EXAMPLE_POLICIES")?);
+fn load(name: &str, kind: PolicyKind, config: &str) -> Result<LoadedPolicy, LoadError> {
+    let directory = std::env::var_os("MILLRACE_EXAMPLE_POLICIES");
+    let directory =
+        PathBuf::from(directory.expect("MILLRACE_EXAMPLE_POLICIES names where examples/policies/build.sh built them"));
     let source = std::fs::read(directory.join(format!("{name}.wasm"))).unwrap_or_else(|error| panic!("{name}.wasm: {error}"));
     // Decisions are judged here, not speed.
     let limits = PolicyLimits { deadline_us: 5_000_000, setup_us: 30_000_000, ..PolicyLimits::of(kind) };
     let options = PolicyOptions { limits, config_json: config.to_owned(), ..PolicyOptions::new(name, kind) };
-    Some(engine().load(&source, kind, &options))
+    engine().load(&source, kind, &options)
 }
 
-fn loaded(name: &str, kind: PolicyKind) -> Option<LoadedPolicy> {
-    load(name, kind, "{}").map(|loaded| loaded.unwrap_or_else(|error| panic!("{name}: {error}")))
+fn loaded(name: &str, kind: PolicyKind) -> LoadedPolicy {
+    load(name, kind, "{}").unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
 #[test]
 fn earliest_deadline_first() {
-    let Some(loaded) = loaded("edf", PolicyKind::Schedule) else { return };
+    let loaded = loaded("edf", PolicyKind::Schedule);
     let mut policy = loaded.schedule().expect("an instance");
     let rows = Table::new(5)
         .with(kind::SLACK_US, vec![u32::MAX, 100, 0, 50, 10])
@@ -45,14 +47,14 @@ fn earliest_deadline_first() {
     assert_eq!(ask(&Budget { sequences: 2, ..budget(Stage::Decode, 1) }).run, [3, 1]);
     assert!(ask(&budget(Stage::Prefill, 1)).run.is_empty(), "all run in decode");
     for (config, says) in [(r#"{"keep_steps": 33}"#, "keep_steps is 33"), (r#"{"keep": 1}"#, "keep")] {
-        let error = load("edf", PolicyKind::Schedule, config).expect("built").map(|_| ()).expect_err("refused");
+        let error = load("edf", PolicyKind::Schedule, config).map(|_| ()).expect_err("refused");
         assert!(error.to_string().contains(says), "{error}");
     }
 }
 
 #[test]
 fn load_is_shed_from_below() {
-    let Some(loaded) = loaded("load-shedding", PolicyKind::Route) else { return };
+    let loaded = loaded("load-shedding", PolicyKind::Route);
     let mut policy = loaded.route().expect("an instance");
     let tenants = Table::new(4)
         .with(kind::TIER, vec![BULK, STANDARD, GOLD, GOLD])
@@ -85,13 +87,13 @@ fn load_is_shed_from_below() {
         [("shed_requests".to_owned(), GuestValue::Counter(2)), ("held_requests".to_owned(), GuestValue::Counter(1))]
     );
     let config = r#"{"hold_ms": 0, "full": 1}"#;
-    let error = load("load-shedding", PolicyKind::Route, config).expect("built").map(|_| ()).expect_err("refused");
+    let error = load("load-shedding", PolicyKind::Route, config).map(|_| ()).expect_err("refused");
     assert!(matches!(&error, LoadError::Config(faults) if faults.len() == 2), "every fault at once: {error}");
 }
 
 #[test]
 fn sessions_keep_their_lane_and_cached_prompts_go_where_they_are() {
-    let Some(loaded) = loaded("affinity", PolicyKind::Route) else { return };
+    let loaded = loaded("affinity", PolicyKind::Route);
     let mut policy = loaded.route().expect("an instance");
     let lanes = |eligible: [u32; 4], running: [u32; 4]| {
         Table::new(4)
@@ -129,7 +131,7 @@ fn sessions_keep_their_lane_and_cached_prompts_go_where_they_are() {
 
 #[test]
 fn tiers_pay_for_precision() {
-    let Some(loaded) = loaded("cost-tiers", PolicyKind::Precision) else { return };
+    let loaded = loaded("cost-tiers", PolicyKind::Precision);
     let mut policy = loaded.precision().expect("an instance");
     // FP8 weights, BF16 throughout, INT4 with FP8 KV, INT4 with BF16 KV.
     let precisions = |used: [u32; 4], ready: [u32; 4]| {

@@ -11,6 +11,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod agreement;
 mod breaker;
 mod fair_schedule;
 mod generation;
@@ -26,6 +27,7 @@ mod traits;
 mod validate;
 mod witness;
 
+pub use agreement::{same_choices, same_decision, same_plan};
 pub use breaker::{Breaker, BreakerSettings, BreakerState};
 pub use fair_schedule::FairSchedule;
 pub use generation::PROVEN_CALLS;

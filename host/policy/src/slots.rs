@@ -69,9 +69,14 @@ impl RouteSlot {
         self.limits
     }
 
-    /// Has decisions seen from now on, by this one alone or by nobody.
-    pub fn witnessed_by(&self, witness: Option<Arc<RouteWitness>>) {
-        self.witness.set(witness);
+    /// Has decisions seen from now on, by this one alone.
+    pub fn witnessed_by(&self, witness: Arc<RouteWitness>) {
+        self.witness.set(Some(witness));
+    }
+
+    /// Has decisions seen by nobody, if this one sees them; one that came after it goes on.
+    pub fn forget_witness(&self, witness: &Arc<RouteWitness>) {
+        self.witness.forget(witness);
     }
 }
 
@@ -96,9 +101,14 @@ impl ScheduleSlot {
         answer
     }
 
-    /// Has decisions seen from now on, by this one alone or by nobody.
-    pub fn witnessed_by(&self, witness: Option<Arc<ScheduleWitness>>) {
-        self.witness.set(witness);
+    /// Has decisions seen from now on, by this one alone.
+    pub fn witnessed_by(&self, witness: Arc<ScheduleWitness>) {
+        self.witness.set(Some(witness));
+    }
+
+    /// Has decisions seen by nobody, if this one sees them; one that came after it goes on.
+    pub fn forget_witness(&self, witness: &Arc<ScheduleWitness>) {
+        self.witness.forget(witness);
     }
 }
 
@@ -122,9 +132,14 @@ impl PrecisionSlot {
         answer
     }
 
-    /// Has decisions seen from now on, by this one alone or by nobody.
-    pub fn witnessed_by(&self, witness: Option<Arc<PrecisionWitness>>) {
-        self.witness.set(witness);
+    /// Has decisions seen from now on, by this one alone.
+    pub fn witnessed_by(&self, witness: Arc<PrecisionWitness>) {
+        self.witness.set(Some(witness));
+    }
+
+    /// Has decisions seen by nobody, if this one sees them; one that came after it goes on.
+    pub fn forget_witness(&self, witness: &Arc<PrecisionWitness>) {
+        self.witness.forget(witness);
     }
 }
 

@@ -1,10 +1,13 @@
-//! Facts as tables: one column per fact, one value per row. Mirrors `wit/types.wit`.
+//! Facts as tables: one column per fact, one value per row. Mirrors `wit/types.wit`. Copies share the columns, so that a copy for
+//! somebody who looks on costs the decision nothing.
+
+use std::sync::Arc;
 
 /// One fact for all rows. Units are part of the kind; an absent value is `u32::MAX`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Column {
     pub kind: u32,
-    pub values: Vec<u32>,
+    pub values: Arc<Vec<u32>>,
 }
 
 /// Rows described by columns of equal length.
@@ -23,7 +26,7 @@ impl Table {
     #[must_use]
     pub fn with(mut self, kind: u32, values: Vec<u32>) -> Self {
         debug_assert_eq!(values.len(), self.rows as usize, "column {kind}");
-        self.columns.push(Column { kind, values });
+        self.columns.push(Column { kind, values: Arc::new(values) });
         self
     }
 

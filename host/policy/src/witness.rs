@@ -19,6 +19,15 @@ impl<F: ?Sized> Witness<F> {
         drop(old);
     }
 
+    /// Nobody sees any more, if this one is who does: another that came after it stays.
+    pub(crate) fn forget(&self, witness: &Arc<F>) {
+        let old = {
+            let mut held = self.0.write().unwrap_or_else(PoisonError::into_inner);
+            held.take_if(|held| Arc::ptr_eq(held, witness))
+        };
+        drop(old);
+    }
+
     pub(crate) fn get(&self) -> Option<Arc<F>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -27,9 +27,13 @@ impl Default for Config {
 
 struct Adaptive {
     config: Config,
-    /// Precisions that were left, by their bits, which tell them apart from call to call; rows may change.
-    left: Vec<u64>,
+    /// Precisions that were left; rows may change from call to call.
+    left: Vec<Name>,
 }
+
+/// What tells a precision from call to call: its bits, and which of those with the same bits it is, because FP8 and INT8 have the same.
+/// The host names them in one order.
+type Name = (u64, u32);
 
 const STANDARD: u32 = 1;
 const GOLD: u32 = 2;
@@ -68,9 +72,9 @@ impl Precision for Adaptive {
         if rows.is_empty() {
             rows = (0..precisions.rows).collect();
         }
-        rows.sort_by_key(|&row| (Reverse(bits(row, precisions)), row));
+        rows.sort_unstable_by_key(|&row| (Reverse(bits(row, precisions)), row));
         rows.iter().for_each(|&row| self.update(row, precisions));
-        let is_open = |row: u32| !self.left.contains(&bits(row, precisions));
+        let is_open = |row: u32| !self.left.contains(&name(row, precisions));
         // The cheapest takes what nobody else does.
         let open = rows.iter().position(|&row| is_open(row)).unwrap_or(rows.len().saturating_sub(1));
         let at = |place: usize| rows.get(place).copied().unwrap_or(0);
@@ -92,16 +96,23 @@ impl Adaptive {
             u64::from(used.or(row, 0)) >= load(share, self.config.pressure_per_mille)
                 || u64::from(waiting.or(row, 0)) >= load(share, self.config.max_waiting).max(1)
         };
-        let (bits, was_left) = (bits(row, precisions), self.left.contains(&bits(row, precisions)));
+        let name = name(row, precisions);
+        let was_left = self.left.contains(&name);
         if was_left && !beyond(3) {
-            self.left.retain(|left| *left != bits);
+            self.left.retain(|left| *left != name);
         } else if !was_left && beyond(4) && self.left.len() < MAX_LEFT {
-            self.left.push(bits);
+            self.left.push(name);
         }
     }
 }
 
 precision_policy!(Adaptive);
+
+fn name(row: u32, precisions: &Table) -> Name {
+    let own = bits(row, precisions);
+    let before = (0..row).filter(|&other| bits(other, precisions) == own).count();
+    (own, u32::try_from(before).unwrap_or(u32::MAX))
+}
 
 /// Of weights and KV; unknown counts as 16. Prefill is told apart too.
 fn bits(row: u32, precisions: &Table) -> u64 {

@@ -5,7 +5,9 @@
 //! every second repeat. A stream has its context and what it generates in pages before it begins its next token, so streams fit where
 //! that many pages do; more would wait for others to end, which is not measured.
 
-use std::path::PathBuf;
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
@@ -90,6 +92,8 @@ impl Capacity {
 
 pub(crate) fn run(args: &KvArgs) -> Result<(), Failure> {
     check(args).map_err(Failure::Usage)?;
+    // Minutes of measuring are not to end with a plot that cannot be written.
+    let mut plot = args.svg.as_deref().map(open).transpose()?;
     let lanes = [start(args, FORMATS[0])?, start(args, FORMATS[1])?];
     let capacities = [0, 1].map(|index: usize| {
         let (pages, page_bytes) = lanes[index].decode_pool();
@@ -106,9 +110,9 @@ pub(crate) fn run(args: &KvArgs) -> Result<(), Failure> {
         }
         rows.push(row);
     }
-    if let Some(path) = &args.svg {
-        std::fs::write(path, kv_plot::svg(&capacities, &rows))
-            .with_context(|| format!("cannot write the plot to {}", path.display()))?;
+    if let (Some(path), Some(file)) = (&args.svg, &mut plot) {
+        let written = file.set_len(0).and_then(|()| file.write_all(kv_plot::svg(&capacities, &rows).as_bytes()));
+        written.with_context(|| format!("cannot write the plot to {}", path.display()))?;
     }
     if args.json {
         say!("{}", report(args, &capacities, &rows));
@@ -129,6 +133,12 @@ fn check(args: &KvArgs) -> Result<(), String> {
         return Err(format!("--pool-mib {}: a pool has at least 1 MiB and no more than the machine", args.pool_mib));
     }
     Ok(())
+}
+
+/// What is in the file stays until there is a plot.
+fn open(path: &Path) -> Result<File> {
+    let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+    file.with_context(|| format!("--svg: cannot write the plot to {}", path.display()))
 }
 
 fn start(args: &KvArgs, kv: KvFormat) -> Result<BenchLane, Failure> {

@@ -5,6 +5,9 @@ use std::fmt;
 /// Tokens of a page.
 pub(super) const PAGE_TOKENS: usize = 32;
 /// Pages beyond what the sequences hold: those that rest until the step that may have touched them has ended.
+/// What asks for less in `bench engine`, and in `bench kv`.
+pub(super) const LESS_OF_ENGINE: &str = "fewer streams (-b), less depth (-d, -n), shorter prompts (-p) or --kv fp8";
+pub(super) const LESS_OF_KV: &str = "a smaller pool (--pool-mib), fewer streams (-b) or less depth (-d, -n)";
 const SPARE_PAGES: usize = 8;
 const GIB: f64 = (1_u64 << 30) as f64;
 
@@ -95,17 +98,15 @@ fn pages(tokens: usize) -> usize {
 }
 
 impl Cost {
+    /// `relief` says which of the command's own options ask for less.
+    ///
     /// # Errors
     /// What is needed and what there is, where that is less.
-    pub(super) fn check(self, room: Room, available_bytes: u64) -> Result<(), String> {
+    pub(super) fn check(self, room: Room, available_bytes: u64, relief: &str) -> Result<(), String> {
         if self.pages_bytes.saturating_add(self.logits_bytes) <= available_bytes {
             return Ok(());
         }
-        Err(format!(
-            "-b {}: {self}, and {:.1} GiB of memory are left; use fewer streams (-b), less depth (-d, -n), shorter prompts (-p) or --kv fp8",
-            room.streams,
-            available_bytes as f64 / GIB
-        ))
+        Err(format!("-b {}: {self}, and {:.1} GiB of memory are left; use {relief}", room.streams, available_bytes as f64 / GIB))
     }
 }
 
@@ -162,11 +163,14 @@ mod tests {
     fn what_exceeds_the_memory_says_what_is_needed_and_left() {
         let room = Room { streams: 4096, prefill_pages: 1, decode_pages: 1 };
         let cost = Cost { pages_bytes: 90 << 30, logits_bytes: 1 << 30 };
-        assert_eq!(cost.check(room, 91 << 30), Ok(()));
-        let text = cost.check(room, 20 << 30).unwrap_err();
+        assert_eq!(cost.check(room, 91 << 30, LESS_OF_ENGINE), Ok(()));
+        let text = cost.check(room, 20 << 30, LESS_OF_ENGINE).unwrap_err();
         assert!(
             text.starts_with("-b 4096: the page pools need 90.0 GiB and the streams' logits 1.0 GiB, and 20.0 GiB of memory"),
             "{text}"
         );
+        assert!(text.contains("shorter prompts (-p)"), "{text}");
+        let text = cost.check(room, 20 << 30, LESS_OF_KV).unwrap_err();
+        assert!(text.contains("--pool-mib") && !text.contains("(-p)") && !text.contains("--kv "), "its own options: {text}");
     }
 }

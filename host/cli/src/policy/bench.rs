@@ -8,17 +8,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use clap::Args;
 use millrace_policy::{BreakerSettings, PrecisionSlot, RouteLimits, RouteSlot, ScheduleSlot, SlotStatus, TierPrecision};
-use millrace_policy_wasm::{LoadedPolicy, PolicyKind, PolicyLimits, builtin};
+use millrace_policy_wasm::{LoadedPolicy, PolicyKind};
 use serde_json::{Value, json};
 
 use super::source::Source;
 use super::{Kind, check, facts};
+use crate::Failure;
 use crate::output::say;
-use crate::{Failure, UsageError};
 
-/// Interpreters are measured, not judged.
-const DEADLINE_US: u64 = 1_000_000;
-const MEMORY_BYTES: usize = 256 << 20;
+/// What is longer than the deadline is measured too, and said to be; all other limits are the deployment's.
+const MEASURED_US: u64 = 1_000_000;
 /// Instances that are started and dropped.
 const STARTS: usize = 20;
 /// Calls before those that count.
@@ -55,6 +54,8 @@ struct Report {
     start: Times,
     compile_ns: u64,
     memory_bytes: u64,
+    /// Of a decision, in the deployment.
+    deadline_us: u64,
 }
 
 struct Times {
@@ -63,35 +64,19 @@ struct Times {
 }
 
 pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
-    let (bytes, kind) = component(args)?;
+    let source = Source::read(&args.file)?;
+    let kind = source.kind(args.kind)?;
     let mut options = check::options(kind, args.config.as_deref())?;
     options.sha256 = None;
-    options.limits =
-        PolicyLimits { deadline_us: DEADLINE_US, setup_us: 30 * DEADLINE_US, memory_bytes: MEMORY_BYTES, ..options.limits };
-    let loaded = check::engine(&options)?.load(&bytes, kind, &options)?;
-    let report = measure(&loaded, &args.rows, args.calls as usize)?;
+    let deadline_us = std::mem::replace(&mut options.limits.deadline_us, MEASURED_US);
+    let loaded = check::engine(&options)?.load(&source.bytes, kind, &options)?;
+    let report = Report { deadline_us, ..measure(&loaded, &args.rows, args.calls as usize)? };
     if args.json {
         say!("{}", report.object());
     } else {
         report.print(&args.file, &loaded);
     }
     Ok(())
-}
-
-fn component(args: &BenchArgs) -> Result<(Vec<u8>, PolicyKind)> {
-    let name = args.file.to_str().unwrap_or_default();
-    let Some(named) = name.strip_prefix("builtin:") else {
-        let source = Source::read(&args.file)?;
-        let kind = source.kind(args.kind)?;
-        return Ok((source.bytes, kind));
-    };
-    let of_kind = PolicyKind::ALL.into_iter().find(|kind| kind.to_string() == named).map(|kind| (kind, builtin::component(kind)));
-    let own = || builtin::NAMED.iter().find(|(_, name, _)| *name == named).map(|(kind, _, component)| (*kind, *component));
-    let (kind, component) = of_kind.or_else(own).ok_or_else(|| {
-        let names: Vec<&str> = builtin::NAMED.iter().map(|(_, name, _)| *name).collect();
-        UsageError(format!("{name} is no built-in policy; use builtin: with {}", names.join(", ")))
-    })?;
-    Ok((component.to_vec(), kind))
 }
 
 fn measure(loaded: &LoadedPolicy, rows: &[u32], calls: usize) -> Result<Report> {
@@ -117,7 +102,7 @@ fn measure(loaded: &LoadedPolicy, rows: &[u32], calls: usize) -> Result<Report> 
         results.push((count, times));
     }
     let compile_ns = u64::try_from(loaded.compile_time().as_nanos()).unwrap_or(u64::MAX);
-    Ok(Report { results, start: summary(starts), compile_ns, memory_bytes: asking.status().report.memory_bytes })
+    Ok(Report { results, start: summary(starts), compile_ns, memory_bytes: asking.status().report.memory_bytes, deadline_us: 0 })
 }
 
 /// The slot of the decision, as a host has it.
@@ -203,11 +188,18 @@ fn summary(mut times: Vec<Duration>) -> Times {
 }
 
 impl Report {
+    /// Sizes with calls that a host would have given up.
+    fn late(&self) -> Vec<u32> {
+        let is_late = |times: &Times| times.p99_ns > self.deadline_us.saturating_mul(1_000);
+        self.results.iter().filter(|(_, times)| is_late(times)).map(|(rows, _)| *rows).collect()
+    }
+
     fn object(&self) -> Value {
         let result = |(rows, times): &(u32, Times)| json!({"rows": rows, "ns_per_decision": {"median": times.median_ns, "p99": times.p99_ns}});
         json!({
             "results": self.results.iter().map(result).collect::<Vec<_>>(),
             "instantiate_ns": self.start.median_ns, "compile_ns": self.compile_ns, "memory_bytes": self.memory_bytes,
+            "deadline_us": self.deadline_us, "late_rows": self.late(),
         })
     }
 
@@ -221,5 +213,12 @@ impl Report {
         say!("compile      {:>12} ns", self.compile_ns);
         say!("instantiate  {:>12} ns, `init` included, median of {STARTS}", self.start.median_ns);
         say!("memory       {:>12} bytes", self.memory_bytes);
+        for rows in self.late() {
+            say!(
+                "with {rows} rows the 99th percentile is longer than the deadline of {} us: a host would answer such calls itself; \
+                 make the policy faster, or raise `deadline_us`",
+                self.deadline_us
+            );
+        }
     }
 }

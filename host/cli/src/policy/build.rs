@@ -6,8 +6,9 @@ use anyhow::Context as _;
 use clap::Args;
 use millrace_policy_wasm::{componentize, inspect};
 
+use super::source::{quietly, read_file};
 use crate::Failure;
-use crate::output::{read_bounded, say};
+use crate::output::say;
 
 #[derive(Args)]
 pub(crate) struct BuildArgs {
@@ -21,9 +22,9 @@ pub(crate) struct BuildArgs {
 
 pub(crate) fn run(args: &BuildArgs) -> Result<(), Failure> {
     let module = args.module.display();
-    let core = read_bounded(&args.module, 1 << 30, "a module")?;
-    let component = componentize(&core).with_context(|| module.to_string())?;
-    let found = inspect(&component).with_context(|| format!("what was made of {module}"))?;
+    let core = read_file(&args.module, "a module")?;
+    let component = quietly(|| componentize(&core)).with_context(|| module.to_string())?;
+    let found = quietly(|| inspect(&component)).with_context(|| format!("what was made of {module}"))?;
     std::fs::write(&args.out, &component).with_context(|| format!("cannot write {}", args.out.display()))?;
     say!("{}: {} bytes, sha256 {}", args.out.display(), found.bytes, found.sha256);
     Ok(())

@@ -17,7 +17,7 @@ use crate::{Failure, UsageError};
 
 #[derive(Args)]
 pub(crate) struct CheckArgs {
-    /// A component, or a core module with component types.
+    /// A component, a core module with component types, or a built-in policy: `builtin:fair`, to try its table.
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// A deployment's TOML, whose [policy.KIND] gives limits, pin and table; or a .json file with the table alone.
@@ -34,7 +34,11 @@ pub(crate) struct CheckArgs {
 pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
     let source = Source::read(&args.file)?;
     let kind = source.kind(args.kind)?;
-    let options = options(kind, args.config.as_deref())?;
+    let mut options = options(kind, args.config.as_deref())?;
+    if source.is_builtin {
+        // Files are pinned, not what is in the binary.
+        options.sha256 = None;
+    }
     let loaded = engine(&options).and_then(|engine| Ok(engine.load(&source.bytes, kind, &options)?));
     match loaded {
         Ok(loaded) if args.json => say!("{}", object(&source.inspection, &loaded)),
@@ -51,7 +55,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
 
 /// As the deployment would load it; without one, with the limits that it would have.
 pub(super) fn options(kind: PolicyKind, config: Option<&Path>) -> Result<PolicyOptions> {
-    let Some(path) = config else { return Ok(PolicyOptions::new(&kind.to_string(), kind)) };
+    let Some(path) = config else { return Ok(millrace_node::default_policy_options(kind)) };
     let is_table = path.extension().is_some_and(|extension| extension == "json");
     if !is_table {
         let deployment = millrace_config::load(path).map_err(|errors| UsageError(errors.to_string()))?;
@@ -63,7 +67,7 @@ pub(super) fn options(kind: PolicyKind, config: Option<&Path>) -> Result<PolicyO
     if !table.is_object() {
         return Err(usage("a policy's table is a JSON object, {\"key\": value}".to_owned()).into());
     }
-    Ok(PolicyOptions { config_json: table.to_string(), ..PolicyOptions::new(&kind.to_string(), kind) })
+    Ok(PolicyOptions { config_json: table.to_string(), ..millrace_node::default_policy_options(kind) })
 }
 
 pub(super) fn engine(options: &PolicyOptions) -> Result<PolicyEngine> {

@@ -3,11 +3,11 @@
 
 use std::fs::File;
 use std::io::BufReader;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::Args;
-use millrace_policy_wasm::ReplayReport;
+use millrace_policy_wasm::{Recording, ReplayReport};
 use serde_json::{Value, json};
 
 use super::check;
@@ -33,13 +33,13 @@ pub(crate) struct ReplayArgs {
 
 pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     let source = Source::read(&args.file)?;
-    let kind = source.kind(None)?;
-    let mut options = check::options(kind, args.config.as_deref())?;
+    let name = args.trace.display();
+    let trace = BufReader::new(open(&args.trace)?);
+    let recording = Recording::open(trace).with_context(|| format!("{name}"))?;
+    let mut options = check::options(recording.kind(), args.config.as_deref())?;
     options.sha256 = None;
     let config = args.config.as_ref().map(|_| options.config_json.clone());
-    let name = args.trace.display();
-    let trace = BufReader::new(File::open(&args.trace).with_context(|| format!("cannot open {name}"))?);
-    let report = check::engine(&options)?.replay(&source.bytes, &options, config.as_deref(), trace);
+    let report = check::engine(&options)?.replay(&source.bytes, &options, config.as_deref(), recording);
     let report = report.with_context(|| format!("{name}"))?;
     if args.json {
         say!("{}", object(&report));
@@ -53,7 +53,22 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
             report.calls
         )));
     }
+    if report.agreed == 0 {
+        let why = report.not_started.as_ref().map(|why| format!("; no instance started: {why}")).unwrap_or_default();
+        return Err(Failure::Failed(anyhow::anyhow!(
+            "{name}: none of its {} calls was compared, so nothing is known{why}; give a recording in which this decision was made",
+            report.calls
+        )));
+    }
     Ok(())
+}
+
+/// It is read twice, which a pipe does not allow.
+fn open(path: &Path) -> anyhow::Result<File> {
+    let name = path.display();
+    let is_file = std::fs::metadata(path).with_context(|| format!("cannot open {name}"))?.is_file();
+    anyhow::ensure!(is_file, "{name}: no regular file; give the .trace file that a host wrote");
+    File::open(path).with_context(|| format!("cannot open {name}"))
 }
 
 fn print(report: &ReplayReport, sha256: &str) {
@@ -66,12 +81,21 @@ fn print(report: &ReplayReport, sha256: &str) {
     if report.differed > shown {
         say!("and {} further differences", report.differed - shown);
     }
-    let ReplayReport { calls, agreed, differed, skipped, other_imports, .. } = report;
+    let ReplayReport { calls, agreed, differed, skipped, of_others, other_imports, .. } = report;
     say!("{calls} calls: {agreed} decided the same, {differed} otherwise, {skipped} not compared (late, or recorded in part)");
+    if *of_others > 0 {
+        say!("{of_others} of those not compared were decided by another component, which was in force for some of the time");
+    }
+    if let Some(why) = &report.not_started {
+        say!("an instance did not start with the table that it had then, so its calls were not compared: {why}");
+    }
+    if let Some(line) = report.torn_line {
+        say!("line {line}, the last one, is torn: the host ended while it wrote; what is before it was compared");
+    }
     if *other_imports > 0 {
         say!("{other_imports} calls of imports were others than those recorded");
     }
-    if report.recorded_sha256 != sha256 {
+    if !report.recorded_sha256.is_empty() && report.recorded_sha256 != sha256 {
         say!("recorded was another component, sha256 {}", report.recorded_sha256);
     }
     if report.continued {
@@ -83,6 +107,7 @@ fn object(report: &ReplayReport) -> Value {
     let difference = |d: &millrace_policy_wasm::Difference| json!({"line": d.line, "call": d.call, "recorded": d.recorded, "replayed": d.replayed});
     json!({
         "calls": report.calls, "agreed": report.agreed, "differed": report.differed, "skipped": report.skipped,
+        "of_others": report.of_others, "not_started": report.not_started, "torn_line": report.torn_line,
         "other_imports": report.other_imports, "continued": report.continued, "recorded_sha256": report.recorded_sha256,
         "differences": report.differences.iter().map(difference).collect::<Vec<_>>(),
     })

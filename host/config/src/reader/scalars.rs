@@ -44,7 +44,7 @@ impl Section<'_, '_> {
         match value.get_ref() {
             DeValue::Boolean(flag) => *flag,
             other => {
-                self.wrong_type(key, other, "a boolean", &default.to_string());
+                self.wrong_type(key, other, "a boolean", "true` or `false");
                 default
             }
         }

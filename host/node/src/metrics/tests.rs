@@ -87,6 +87,7 @@ fn trial() -> ShadowReport {
         disagreed: 2,
         faults: 1,
         last_fault: None,
+        ended: None,
         skipped: 4,
         examples: Vec::new(),
     }

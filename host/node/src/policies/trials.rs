@@ -19,11 +19,11 @@ impl Policies {
     pub fn start_shadow(&self, kind: PolicyKind, source: &[u8], pinned: Option<&Digest>) -> Result<ShadowReport, SwapError> {
         let _one = self.alone()?;
         self.reachable(kind)?;
-        // State and log budget of its own: a trial changes nothing of the policy in force.
         let name = format!("{kind} (shadow)");
         let options = PolicyOptions { name, record: None, ..self.uploaded(kind, pinned) };
         let started = || -> Result<Shadow, LoadError> {
-            let loaded = self.engine.load(source, kind, &options)?;
+            // A trial changes nothing of the policy in force, and knows nothing of the trial before it.
+            let loaded = self.engine.load_apart(source, kind, &options)?;
             // The slot has one witness, which goes with its trial; so the old one goes first.
             drop(self.take_shadow(kind));
             Shadow::start(loaded, self.slots.clone())
@@ -61,12 +61,15 @@ impl Policies {
     /// Puts the policy on trial in force, with the state of the policy's name, and returns who was.
     ///
     /// # Errors
-    /// There is none, another is being loaded, or no instance starts; the trial goes on then.
+    /// There is none or it ended, another is being loaded, or no instance starts; the trial stays as it is then.
     pub fn activate(&self, kind: PolicyKind) -> Result<PolicyInfo, SwapError> {
         let _one = self.alone()?;
         let loaded = {
             let shadows = self.shadows();
             let shadow = shadows[place(kind)].as_ref().ok_or(SwapError::NothingOnTrial)?;
+            if let Some(why) = shadow.report().ended {
+                return Err(SwapError::TrialEnded(why));
+            }
             self.engine.renamed(shadow.loaded(), option_of(&self.options, kind))
         };
         let old = self.told(kind, "policy replaced by the one on trial", self.put(&loaded))?;
@@ -99,3 +102,6 @@ fn place(kind: PolicyKind) -> usize {
 fn log_trial(kind: PolicyKind, info: &PolicyInfo, what: &str) {
     tracing::info!(target: "millrace::audit", %kind, policy = info.name, version = info.version, sha256 = info.sha256, "{what}");
 }
+
+#[cfg(test)]
+mod tests;

@@ -47,15 +47,21 @@ impl Watched {
     }
 }
 
-/// Starts the thread, if there is anything to watch; it ends with `owner`.
-pub(crate) fn start<T: Send + Sync + 'static>(config: &Config, owner: Weak<T>, policies: fn(&T) -> &Policies) {
-    let mut files: Vec<Watched> = PolicyKind::ALL
-        .into_iter()
-        .filter_map(|kind| match (&spec_of(config, kind).source, spec_of(config, kind).watch) {
+/// What is to be watched, as it is now: taken before the policies are first read, so that what changes meanwhile is seen.
+pub(crate) struct WatchList(Vec<Watched>);
+
+impl WatchList {
+    pub(crate) fn of(config: &Config) -> Self {
+        let watched = |kind| match (&spec_of(config, kind).source, spec_of(config, kind).watch) {
             (PolicySource::Component(component), true) => Some(Watched::new(kind, &component.path)),
             _ => None,
-        })
-        .collect();
+        };
+        Self(PolicyKind::ALL.into_iter().filter_map(watched).collect())
+    }
+}
+
+/// Starts the thread, if there is anything to watch; it ends with `owner`.
+pub(crate) fn start<T: Send + Sync + 'static>(WatchList(mut files): WatchList, owner: Weak<T>, policies: fn(&T) -> &Policies) {
     if files.is_empty() {
         return;
     }
@@ -102,8 +108,9 @@ impl Policies {
     }
 }
 
+/// None: there is no file, or it is a directory or a pipe, which holds no component.
 fn stamp(path: &Path) -> Option<Stamp> {
-    let metadata = fs::metadata(path).ok()?;
+    let metadata = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
     Some(Stamp { modified: metadata.modified().ok()?, bytes: metadata.len() })
 }
 
@@ -124,5 +131,36 @@ mod tests {
         assert!(!file.is_due(None) && !file.is_due(None), "gone is no policy");
         assert!(!file.is_due(at(1, 10)));
         assert!(file.is_due(at(1, 10)), "an older file is another one too");
+    }
+
+    fn watching(path: &Path) -> WatchList {
+        let policies = format!("[policy.schedule]\ncomponent = \"{}\"\nwatch = true\n", path.display());
+        WatchList::of(&super::super::tests::config("", &policies))
+    }
+
+    /// What is in force is what was read after the list was made.
+    #[test]
+    fn what_changes_while_policies_are_loaded_is_due() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("x.wasm");
+        fs::write(&path, "one").expect("written");
+        let WatchList(mut files) = watching(&path);
+        fs::write(&path, "another").expect("written");
+        let due = [files[0].is_due(stamp(&path)), files[0].is_due(stamp(&path))];
+        assert_eq!(due, [false, true], "once it rests");
+    }
+
+    /// To open a pipe would hold the thread up for ever.
+    #[test]
+    fn pipes_and_directories_are_no_components() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let pipe = directory.path().join("x.wasm");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
+        for path in [pipe.as_path(), directory.path()] {
+            assert_eq!(stamp(path), None);
+            let component = Component { path: path.to_owned(), sha256: None };
+            let error = read_component(PolicyKind::Schedule, &component, 1_000).expect_err("refused");
+            assert!(error.to_string().contains("no regular file"), "{error}");
+        }
     }
 }

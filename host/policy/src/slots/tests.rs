@@ -1,6 +1,7 @@
 //! Slots with policies that fail in every way: the fallback answers, counters add up, swaps are whole.
 
 mod way_back;
+mod witnesses;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

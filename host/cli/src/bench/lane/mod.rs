@@ -24,7 +24,7 @@ pub(super) use prompts::Ids;
 
 use super::memory;
 use super::profile::Profile;
-use super::room::{PAGE_TOKENS, Room, Wanted};
+use super::room::{LESS_OF_ENGINE, LESS_OF_KV, PAGE_TOKENS, Room, Wanted};
 use crate::Failure;
 use build::{cost, row};
 use stamps::{PATIENCE, Stamp, Stamped, Stamps, wait_for};
@@ -152,7 +152,8 @@ impl BenchLane {
         };
         let parts = Parts { options, room, backend: &backend, digest: checkpoint.digest(), models: &models };
         let pools = parts.pools();
-        cost(&pools, room).check(room, memory::available_bytes().unwrap_or(u64::MAX)).map_err(Failure::Usage)?;
+        let relief = if options.pool_bytes.is_some() { LESS_OF_KV } else { LESS_OF_ENGINE };
+        cost(&pools, room).check(room, memory::available_bytes().unwrap_or(u64::MAX), relief).map_err(Failure::Usage)?;
         let engine = millrace_engine::start(EngineSpec {
             pools,
             lanes: parts.lanes(),

