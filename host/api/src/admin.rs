@@ -40,12 +40,21 @@ pub(crate) async fn pools(State(api): State<Api>) -> Result<Response<Body>, ApiE
     Ok(json_response(&json!({"pools": pools_json(node)})))
 }
 
-/// Pages that a tag mismatch took out of use are used again.
+/// Pages that a tag mismatch took out of use are used again. A pool that is a process is told; how many it were is in the log then.
 pub(crate) async fn readmit(State(api): State<Api>, Path(pool): Path<String>) -> Result<Response<Body>, ApiError> {
     let node = api.node()?.clone();
     let name = pool.clone();
     let pages = tokio::task::spawn_blocking(move || node.readmit(&name)).await.map_err(|_| ApiError::internal())??;
-    Ok(json_response(&json!({"pool": pool, "readmitted": pages})))
+    Ok(json_response(&readmitted_json(&pool, pages)))
+}
+
+fn readmitted_json(pool: &str, pages: Option<u32>) -> Value {
+    match pages {
+        Some(pages) => json!({"pool": pool, "readmitted": pages}),
+        None => {
+            json!({"pool": pool, "readmitted": null, "told": "the pool's process was told; the log says how many pages it readmits"})
+        }
+    }
 }
 
 /// The body is a component; `x-sha256` pins it.

@@ -4,10 +4,13 @@
 mod event;
 mod facts;
 mod order;
+mod record;
 
 pub(crate) use event::{Report, SequenceEvent};
-pub(crate) use facts::{Ready, add as add_counters};
-use millrace_transfer::{CodecError, Decoder, Encoder, Incarnation};
+#[cfg(test)]
+pub(crate) use facts::tests as samples;
+pub(crate) use facts::{Layout, Ready, add as add_counters};
+use millrace_transfer::CodecError;
 pub(crate) use order::{Order, Submission};
 
 /// A lane's or pool's name, and other short words.
@@ -16,14 +19,6 @@ const MAX_NAME_BYTES: usize = 256;
 const MAX_TOKENS: usize = 1 << 20;
 /// Lanes, pools, tenants of one engine.
 const MAX_ROWS: usize = 1 << 16;
-
-fn put_incarnation(out: &mut Encoder, incarnation: Incarnation) {
-    out.u64(incarnation.epoch).u64(incarnation.boot);
-}
-
-fn incarnation(from: &mut Decoder<'_>) -> Result<Incarnation, CodecError> {
-    Ok(Incarnation { epoch: from.u64("an epoch")?, boot: from.u64("a boot nonce")? })
-}
 
 fn unknown<T>(what: &'static str, value: u8) -> Result<T, CodecError> {
     Err(CodecError::Unknown { what, value: u64::from(value) })
