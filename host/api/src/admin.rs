@@ -235,3 +235,15 @@ impl From<SwapError> for ApiError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_that_is_not_known_is_not_said_to_be_none() {
+        assert_eq!(readmitted_json("p", Some(0)), json!({"pool": "p", "readmitted": 0}));
+        let told = readmitted_json("p", None);
+        assert!(told["readmitted"].is_null() && told["told"].is_string(), "{told}");
+    }
+}

@@ -12,7 +12,7 @@ use millrace_node::{Birth, EngineProcess};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::output::say;
-use crate::{Failure, UsageError, check, serve};
+use crate::{Failure, UsageError, check, serve, told_once};
 
 /// A secret and a number.
 const MAX_BIRTH_BYTES: u64 = 256;
@@ -63,7 +63,12 @@ impl Engine {
             Ok::<(), anyhow::Error>(())
         });
         runtime.shutdown_background();
-        result.map_err(Failure::from)
+        if let Err(error) = result {
+            // Into the log that it shares with the node, in the log's format.
+            tracing::error!(pool = args.pool, "{}", told_once(&error));
+            std::process::exit(1);
+        }
+        Ok(())
     }
 }
 
