@@ -65,7 +65,7 @@ fn signals_are_left_to_the_node_and_the_end_of_standard_input_ends_it() {
     std::fs::write(&config, CONFIG).expect("written");
     let (mut child, stdin) = listening(&config);
     for signal in ["-TERM", "-INT", "-TERM"] {
-        let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().expect("kill runs");
+        let sent = Command::new("sh").arg("-c").arg(format!("kill {signal} {}", child.id())).status().expect("the shell runs");
         assert!(sent.success());
         assert_eq!(ended(&mut child, Duration::from_millis(300)), None, "{signal} ended it");
     }

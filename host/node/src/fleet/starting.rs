@@ -136,11 +136,11 @@ mod tests {
         let began = tokio::time::Instant::now();
         let telling = async {
             for member in &members {
-                tokio::time::sleep(Duration::from_millis(200)).await;
+                tokio::time::sleep(Duration::from_millis(1_000)).await;
                 member.tell_first(Ok(crate::control::samples::ready()));
             }
         };
-        let (told, ()) = tokio::join!(all_ready(&members, Duration::from_millis(300)), telling);
+        let (told, ()) = tokio::join!(all_ready(&members, Duration::from_millis(1_500)), telling);
         assert!(told.is_err_and(|error| error.to_string().contains("pool `b`")), "after {:?}", began.elapsed());
     }
 

@@ -170,8 +170,8 @@ fn a_dead_process_is_shown_as_it_was_last_and_as_down() {
     assert_eq!((up, facts.lanes[0].running, facts.counters.prompt_tokens), (false, lane("l").running, 7));
 }
 
-/// Says two things and reads nothing; the reason for which the life ends, if it does within a moment.
-async fn heard(fleet: &Fleet, reports: [Report; 2]) -> Option<String> {
+/// Says two things and reads nothing; the reason for which the life ends, if it does within that time.
+async fn heard(fleet: &Fleet, reports: [Report; 2], patience: Duration) -> Option<String> {
     let (own, other) = connected(fleet).await;
     let (_reader, mut writer) = other.split();
     for report in reports {
@@ -179,7 +179,7 @@ async fn heard(fleet: &Fleet, reports: [Report; 2]) -> Option<String> {
     }
     writer.flush().await.unwrap();
     let carrying = carry(fleet, &fleet.members[PREFILL], own, "127.0.0.1:9".parse().unwrap());
-    timeout(Duration::from_millis(500), carrying).await.ok().map(|ended| ended.why)
+    timeout(patience, carrying).await.ok().map(|ended| ended.why)
 }
 
 #[tokio::test]
@@ -190,12 +190,12 @@ async fn a_process_of_another_configuration_is_refused() {
         let nothing = EngineSnapshot { lanes: vec![], ..facts(0) };
         [Report::Facts(Box::new(nothing)), Report::Ready(Box::new(Ready { deployed, ..right() }))]
     };
-    assert_eq!(heard(&fleet, said(right().deployed)).await, None);
+    assert_eq!(heard(&fleet, said(right().deployed), Duration::from_secs(2)).await, None);
     assert!(member.takes_orders());
     member.tell_first(Ok(right()));
     member.down();
     member.say(facts(5));
-    let why = heard(&fleet, said("another".into())).await.expect("it is refused");
+    let why = heard(&fleet, said("another".into()), PATIENCE).await.expect("it is refused");
     assert!(why.contains("the deployment's file deploy.toml changed") && why.contains("pool `p`"), "{why}");
     assert!(!member.takes_orders() && member.incarnation().is_none());
     assert_eq!(fleet.facts(PoolId(0)).unwrap().0.lanes.len(), 1, "what it said of itself does not count");
