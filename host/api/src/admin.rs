@@ -40,12 +40,21 @@ pub(crate) async fn pools(State(api): State<Api>) -> Result<Response<Body>, ApiE
     Ok(json_response(&json!({"pools": pools_json(node)})))
 }
 
-/// Pages that a tag mismatch took out of use are used again.
+/// Pages that a tag mismatch took out of use are used again. A pool that is a process is told; how many it were is in the log then.
 pub(crate) async fn readmit(State(api): State<Api>, Path(pool): Path<String>) -> Result<Response<Body>, ApiError> {
     let node = api.node()?.clone();
     let name = pool.clone();
     let pages = tokio::task::spawn_blocking(move || node.readmit(&name)).await.map_err(|_| ApiError::internal())??;
-    Ok(json_response(&json!({"pool": pool, "readmitted": pages})))
+    Ok(json_response(&readmitted_json(&pool, pages)))
+}
+
+fn readmitted_json(pool: &str, pages: Option<u32>) -> Value {
+    match pages {
+        Some(pages) => json!({"pool": pool, "readmitted": pages}),
+        None => {
+            json!({"pool": pool, "readmitted": null, "told": "the pool's process was told; the log says how many pages it readmits"})
+        }
+    }
 }
 
 /// The body is a component; `x-sha256` pins it.
@@ -226,5 +235,17 @@ impl From<SwapError> for ApiError {
             | SwapError::Elsewhere => Self::conflict(error.to_string()),
             SwapError::Refused(_) => Self { code: Some("policy_refused"), ..Self::bad_request(error.to_string()) },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_that_is_not_known_is_not_said_to_be_none() {
+        assert_eq!(readmitted_json("p", Some(0)), json!({"pool": "p", "readmitted": 0}));
+        let told = readmitted_json("p", None);
+        assert!(told["readmitted"].is_null() && told["told"].is_string(), "{told}");
     }
 }

@@ -214,6 +214,11 @@ impl From<RequestError> for ApiError {
             RequestError::Field { param, message } => Self::field(param, message),
             RequestError::QueueFull { retry_after_ms } => busy("server_overloaded", message, retry_after_ms),
             RequestError::TenantLimit { retry_after_ms, .. } => busy("rate_limit_exceeded", message, retry_after_ms),
+            RequestError::Unavailable { retry_after_ms } => Self {
+                code: Some("engine_unavailable"),
+                retry: Retry::AfterMs(retry_after_ms),
+                ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message)
+            },
             RequestError::Refused { status, retry_after_ms, .. } => refused(status, retry_after_ms, message),
             RequestError::Draining => Self::draining(),
             RequestError::NotReady => Self::loading(),
@@ -283,6 +288,10 @@ mod tests {
         assert_eq!(response.status(), 429);
         assert_eq!(response.headers()["retry-after"], "2");
         assert_eq!(response.headers()["retry-after-ms"], "1400");
+        let down = ApiError::from(RequestError::Unavailable { retry_after_ms: 4_200 });
+        assert_eq!(down.envelope()["error"]["code"], "engine_unavailable");
+        let response = down.into_response();
+        assert_eq!((response.status().as_u16(), &response.headers()["retry-after"]), (503, &HeaderValue::from(5)));
         let response = ApiError::draining().into_response();
         assert_eq!(response.status(), 503);
         assert_eq!(response.headers()["retry-after"], "5");

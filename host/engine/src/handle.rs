@@ -118,6 +118,8 @@ pub(crate) struct Shared {
     pub(crate) gates: Vec<LaneGate>,
     pub(crate) draining: AtomicBool,
     pub(crate) stopping: AtomicBool,
+    /// The driver's thread has come to its end.
+    pub(crate) ended: AtomicBool,
     pub(crate) snapshot: Mutex<Arc<EngineSnapshot>>,
     pub(crate) clock: Arc<dyn millrace_core::Clock>,
 }
@@ -203,6 +205,11 @@ impl EngineHandle {
     /// Now on the engine's clock.
     pub fn now_us(&self) -> u64 {
         self.shared.clock.now_us()
+    }
+
+    /// Whether the driver's thread has come to its end: stopped, or unwound by a panic. Nothing is done any more then.
+    pub fn has_ended(&self) -> bool {
+        self.shared.ended.load(Ordering::Acquire)
     }
 
     pub fn snapshot(&self) -> Arc<EngineSnapshot> {

@@ -39,12 +39,26 @@ pub fn start(spec: EngineSpec) -> Result<EngineHandle, EngineError> {
 /// Gives a driver its thread.
 pub(crate) fn spawn(driver: Driver) -> Result<EngineHandle, EngineError> {
     let shared = driver.shared.clone();
+    let ends = Ending(shared.clone());
     std::thread::Builder::new()
         .name("engine".into())
         .stack_size(DRIVER_STACK_BYTES)
-        .spawn(move || driver.run())
+        .spawn(move || {
+            // Dropped last, however the driver ends.
+            let _ends = ends;
+            driver.run();
+        })
         .map_err(EngineError::Thread)?;
     Ok(EngineHandle { shared })
+}
+
+/// Notes that a driver's thread has come to its end, unwinding as well.
+struct Ending(Arc<Shared>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.ended.store(true, Ordering::Release);
+    }
 }
 
 /// Everything but the thread.
@@ -77,6 +91,7 @@ impl Parts {
             gates: self.gates,
             draining: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
             snapshot: Mutex::new(Arc::new(EngineSnapshot::default())),
             clock: self.clock,
         });

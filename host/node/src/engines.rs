@@ -7,6 +7,7 @@ use millrace_core::{LaneId, PoolId, SeqId};
 use millrace_engine::{EngineHandle, EngineSnapshot, Hold, Job, LaneFacts, ReadmitError, SubmitError};
 
 use crate::control::add_counters;
+use crate::error::NotTaken;
 use crate::fleet::{Fleet, ProcessFacts};
 
 /// Cheap to clone.
@@ -30,15 +31,15 @@ impl Engines {
         Self { local, fleet, homes: homes.into(), pools: pools.into() }
     }
 
-    pub(crate) fn submit(&self, job: Job) -> Result<(), SubmitError> {
+    pub(crate) fn submit(&self, job: Job) -> Result<(), NotTaken> {
         match &self.fleet {
             Some(fleet) if fleet.has_lane(job.lane) => fleet.submit(job),
             Some(_) => {
                 let home = self.homes.get(job.lane.0 as usize).copied().flatten();
                 let lane = home.ok_or(SubmitError::UnknownLane(job.lane))?;
-                self.local.submit(Job { lane, ..job })
+                Ok(self.local.submit(Job { lane, ..job })?)
             }
-            None => self.local.submit(job),
+            None => Ok(self.local.submit(job)?),
         }
     }
 
@@ -47,6 +48,11 @@ impl Engines {
         if let Some(fleet) = &self.fleet {
             fleet.abort(seq);
         }
+    }
+
+    /// Whether the engine within this process has come to its end.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.local.has_ended()
     }
 
     pub(crate) fn drain(&self) {

@@ -43,6 +43,12 @@ pub enum StartError {
     NoSuchPool { pool: String, stage: millrace_core::Stage },
     #[error("the engine process of pool `{pool}`: {why}")]
     Process { pool: String, why: String },
+    /// Of an engine process: its engine cannot go on.
+    #[error("{0}; this engine process ends, so that the server starts it again")]
+    Engineless(&'static str),
+    /// Of an engine process.
+    #[error("the server's order cannot be read: {0}; is the server another release than this engine process?")]
+    Order(String),
     #[error("the policy engine: {0}")]
     PolicyEngine(#[from] millrace_policy_wasm::EngineError),
     #[error("policy.{kind}: {}: cannot be read: {why}; check `component`", path.display())]
@@ -55,6 +61,15 @@ pub enum StartError {
     Engine(#[from] EngineError),
     #[error("{0}; the boot nonce of page tags and the scopes of kept prompts need them")]
     Random(String),
+}
+
+/// Why an engine did not take a job.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NotTaken {
+    #[error("an engine process of lane `{lane}` is down and is being started again; try again in a few seconds")]
+    Down { lane: String },
+    #[error(transparent)]
+    Refused(#[from] millrace_engine::SubmitError),
 }
 
 /// Why pages under suspicion stay out of use.

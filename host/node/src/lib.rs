@@ -12,6 +12,7 @@
 mod admission;
 mod checkpoints;
 mod control;
+mod deployed;
 mod engine_process;
 mod engines;
 mod error;

@@ -11,6 +11,7 @@ use millrace_core::{Clock, PoolId};
 use millrace_tokenize::{ChatTemplate, Tokenizer};
 
 use crate::admission::Admission;
+use crate::engine_process::HEARTBEAT_GRACE_US;
 use crate::engines::Engines;
 use crate::error::ReadmitError;
 use crate::lanes::Lanes;
@@ -19,10 +20,6 @@ use crate::policies::Policies;
 use crate::scopes::Scopes;
 use crate::sessions::Sessions;
 use crate::tenants::KeyRing;
-
-/// How old the engine's last look at itself may be before the process counts as hung. Its loop turns every 20 ms; a machine that is
-/// out of breath must not be restarted for it.
-const HEARTBEAT_GRACE_US: u64 = 120_000_000;
 
 /// A running deployment. Cheap to clone.
 #[derive(Clone)]
@@ -123,10 +120,10 @@ impl Node {
         !self.inner.draining.load(Ordering::Acquire) && self.inner.engine.snapshot().lanes.iter().any(|lane| lane.healthy)
     }
 
-    /// The engine's loop still turns.
+    /// The engine's loop still turns, that of this process: engine processes are started again by themselves.
     pub fn is_alive(&self) -> bool {
         let taken_us = self.inner.engine.snapshot().taken_us;
-        self.inner.clock.now_us().saturating_sub(taken_us) < HEARTBEAT_GRACE_US
+        !self.inner.engine.has_ended() && self.inner.clock.now_us().saturating_sub(taken_us) < HEARTBEAT_GRACE_US
     }
 
     /// Waiting and running requests.
@@ -146,18 +143,22 @@ impl Node {
         self.inner.engine.stop();
     }
 
-    /// Takes the pages of a pool back into use that a tag mismatch had put under suspicion; tells how many. For an operator who knows
-    /// what was wrong. Waits for the engine: not for the runtime's threads.
+    /// Takes the pages of a pool back into use that a tag mismatch had put under suspicion; tells how many. `None`: the pool is a
+    /// process of its own; it was told, and the log will say how many. For an operator who knows what was wrong. Waits for the
+    /// engine: not for the runtime's threads.
     ///
     /// # Errors
     /// Where there is no such pool or the engine does not answer.
-    pub fn readmit(&self, pool: &str) -> Result<u32, ReadmitError> {
+    pub fn readmit(&self, pool: &str) -> Result<Option<u32>, ReadmitError> {
         let pools = &self.inner.engine.snapshot().pools;
         let row = pools.iter().position(|facts| facts.name == pool).and_then(|row| u32::try_from(row).ok());
         let row = row.ok_or_else(|| ReadmitError::UnknownPool(pool.to_owned()))?;
-        let Some(pages) = self.inner.engine.readmit(PoolId(row), pool)? else { return Ok(0) };
-        tracing::info!(target: "millrace::audit", pool, pages, "suspect pages readmitted");
-        Ok(pages)
+        let readmitted = self.inner.engine.readmit(PoolId(row), pool)?;
+        match readmitted {
+            Some(pages) => tracing::info!(target: "millrace::audit", pool, pages, "suspect pages readmitted"),
+            None => tracing::info!(target: "millrace::audit", pool, "the pool's process was told to readmit suspect pages"),
+        }
+        Ok(readmitted)
     }
 
     /// Takes a page away from a running sequence behind its owner's back, as a bug would. `sequence` is [`Started::request`]'s number.

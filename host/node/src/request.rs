@@ -116,7 +116,10 @@ pub enum RequestError {
     QueueFull { retry_after_ms: u64 },
     #[error("This API key has as many requests at once as it may have ({limit}). Try again when one has ended.")]
     TenantLimit { limit: u32, retry_after_ms: u64 },
-    /// The route policy's answer, or the host's where no lane can take the request. 4xx or 503.
+    /// No lane that may serve it is in service: its engine failed, or is being started again.
+    #[error("No engine that may serve this request is in service. Try again in {retry_after_ms} ms.")]
+    Unavailable { retry_after_ms: u64 },
+    /// The route policy's answer, or the host's where the policy held the request for too long. 4xx or 503.
     #[error("{message}")]
     Refused { status: u16, retry_after_ms: Option<u64>, message: String },
     #[error("The server is shutting down.")]

@@ -23,7 +23,7 @@ use crate::checkpoints::{Checkpoints, expand_home};
 use crate::control::Ready;
 use crate::engines::Engines;
 use crate::error::StartError;
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, Starting};
 use crate::ids::{Ids, MonotonicClock, random_u64};
 use crate::lanes::{Lanes, PoolFigures, tier};
 use crate::metrics::Metrics;
@@ -58,9 +58,9 @@ impl Node {
         // Components are small: a policy that is refused is told before the weights are read.
         let policies = Policies::load(config, clock.clone())?;
         let within: Vec<usize> = (0..config.pools.len()).filter(|&row| !config.pools[row].process).collect();
-        let fleet = Fleet::start(config, clock.clone())?;
+        let starting = Starting::all(config, clock.clone())?;
         let pools = load_pools(config, &checkpoints, &within)?;
-        let known = known_pools(config, &pools, fleet.as_deref());
+        let known = known_pools(config, &pools, starting.fleet());
         let lanes = Lanes::new(config, &checkpoints.digest(), &known.iter().map(|pool| pool.figures).collect::<Vec<_>>());
         let context_tokens = context(model, &known, &lanes);
         let scopes = Scopes::new(config, &known).map_err(StartError::Random)?;
@@ -75,7 +75,7 @@ impl Node {
             clock: clock.clone(),
             boot_nonce: boot_nonce()?,
         };
-        let engine = Engines::new(millrace_engine::start(spec)?, fleet, homes, rows);
+        let engine = Engines::new(millrace_engine::start(spec)?, starting.keep(), homes, rows);
         tracing::info!(model = model.name, context_tokens, lanes = lanes.rows.len(), "the node is ready");
         let bounds: Vec<TenantBounds> =
             config.tenants.iter().map(|t| TenantBounds { max_waiting: t.max_waiting, max_running: t.max_running }).collect();
@@ -353,7 +353,7 @@ impl KnownPool {
             max_tokens: ready.max_tokens,
             weights: ready.weights_digest.clone(),
             recipe: pool.recipe.to_string(),
-            layout: ready.layout.clone(),
+            layout: ready.layout.0.clone(),
             keeps_prompts: pool.prefix_cache,
         }
     }

@@ -14,6 +14,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::admission::{NoPlace, Place};
 use crate::engines::Engines;
+use crate::error::NotTaken;
 use crate::generation::{Generation, Parts, Wire};
 use crate::ids::random_u64;
 use crate::lanes::Lane;
@@ -25,6 +26,10 @@ use crate::stopwatch::Stopwatch;
 
 /// How long a reader may leave its answer lying before it is given up.
 const STALL: Duration = Duration::from_secs(60);
+
+/// What an engine process needs to be back, about: loading weights is the most of it. Where an engine within this process failed,
+/// another server may answer sooner, or this one once it was started again.
+const RESTART_MS: u64 = 5_000;
 
 /// What policies are asked about, and what the engine gets once they have answered.
 struct Asked {
@@ -150,7 +155,7 @@ impl Inner {
     }
 
     fn out_of_service(&self) -> RequestError {
-        self.busy("No lane that may serve this request is in service.")
+        RequestError::Unavailable { retry_after_ms: self.within_retry_bounds(RESTART_MS) }
     }
 
     /// Tokens, then a lane; asks again as long as the route policy holds.
@@ -246,7 +251,8 @@ impl Inner {
                 let Some(lane) = self.lanes.rows.get(row as usize) else { continue };
                 match self.hand_in(asked, LaneId(row), forward.priority.unwrap_or(asked.priority)) {
                     Ok(tokens) => return Ok(self.placed(asked, lane, policies, tokens)),
-                    Err(error @ RequestError::QueueFull { .. }) => full = Some(error),
+                    // Another lane may have room, or be up.
+                    Err(error @ (RequestError::QueueFull { .. } | RequestError::Unavailable { .. })) => full = Some(error),
                     Err(error) => return Err(error.into()),
                 }
             }
@@ -275,14 +281,19 @@ impl Inner {
         };
         match self.engine.submit(job) {
             Ok(()) => Ok(tokens),
-            Err(SubmitError::QueueFull { retry_after_ms, .. }) => {
-                Err(RequestError::QueueFull { retry_after_ms: self.within_retry_bounds(retry_after_ms) })
+            Err(NotTaken::Down { .. }) => Err(self.out_of_service()),
+            Err(NotTaken::Refused(error)) => Err(self.not_taken(asked, error)),
+        }
+    }
+
+    fn not_taken(&self, asked: &Asked, error: SubmitError) -> RequestError {
+        match error {
+            SubmitError::QueueFull { retry_after_ms, .. } => {
+                RequestError::QueueFull { retry_after_ms: self.within_retry_bounds(retry_after_ms) }
             }
-            Err(SubmitError::ShuttingDown) => Err(RequestError::Draining),
-            Err(SubmitError::TooLong { limit, .. }) => Err(too_long(asked, token_count(limit))),
-            Err(error @ (SubmitError::UnknownLane(_) | SubmitError::EmptyPrompt)) => {
-                Err(RequestError::Internal(error.to_string()))
-            }
+            SubmitError::ShuttingDown => RequestError::Draining,
+            SubmitError::TooLong { limit, .. } => too_long(asked, token_count(limit)),
+            error @ (SubmitError::UnknownLane(_) | SubmitError::EmptyPrompt) => RequestError::Internal(error.to_string()),
         }
     }
 

@@ -4,7 +4,8 @@ use millrace_core::{FinishReason, SeqId};
 use millrace_engine::{EngineSnapshot, Event, JobError, Replay};
 use millrace_transfer::{CodecError, Decoder, Encoder};
 
-use super::{MAX_TOKENS, Ready, facts, unknown};
+use super::record::Value as _;
+use super::{MAX_TOKENS, Ready, unknown};
 
 const READY: u8 = 1;
 const FACTS: u8 = 2;
@@ -32,7 +33,11 @@ pub(crate) enum SequenceEvent {
     },
     Finished(FinishReason),
     Failed(JobError),
-    HandedOver,
+    /// The decode engine has it. `round`: the submission's that this is of, so that what was said of an earlier one is not taken for
+    /// the latest.
+    HandedOver {
+        round: u32,
+    },
     Preempted(Replay),
 }
 
@@ -62,12 +67,12 @@ impl Report {
         match self {
             Self::Ready(ready) => {
                 let mut out = Encoder::of_kind(READY);
-                ready.encode(&mut out);
+                ready.put(&mut out);
                 out.finish()
             }
             Self::Facts(snapshot) => {
                 let mut out = Encoder::of_kind(FACTS);
-                facts::encode(snapshot, &mut out);
+                snapshot.put(&mut out);
                 out.finish()
             }
             Self::Readmitted(pages) => Encoder::of_kind(READMITTED).u32(*pages).finish(),
@@ -81,8 +86,8 @@ impl Report {
         let mut from = Decoder::new(bytes);
         let kind = from.u8("the kind")?;
         let report = match kind {
-            READY => Self::Ready(Box::new(Ready::decode(&mut from)?)),
-            FACTS => Self::Facts(Box::new(facts::decode(&mut from)?)),
+            READY => Self::Ready(Box::new(Ready::get(&mut from, "what it is")?)),
+            FACTS => Self::Facts(Box::new(EngineSnapshot::get(&mut from, "how it is")?)),
             READMITTED => Self::Readmitted(from.u32("the pages")?),
             kind => {
                 let seq = SeqId(from.u64("the sequence")?);
@@ -116,7 +121,7 @@ fn sequence(seq: SeqId, event: &SequenceEvent) -> Vec<u8> {
             let why = why.get(..why.floor_char_boundary(MAX_WHY_BYTES)).unwrap_or_default();
             begin(FAILED).u8(code).text(why).finish()
         }
-        SequenceEvent::HandedOver => begin(HANDED_OVER).finish(),
+        SequenceEvent::HandedOver { round } => begin(HANDED_OVER).u32(*round).finish(),
         SequenceEvent::Preempted(again) => begin(PREEMPTED).u32(again.preemptions).u32s(&again.tokens).finish(),
     }
 }
@@ -142,7 +147,7 @@ fn sequence_event(kind: u8, from: &mut Decoder<'_>) -> Result<SequenceEvent, Cod
                 other => return unknown("the error", other),
             })
         }
-        HANDED_OVER => SequenceEvent::HandedOver,
+        HANDED_OVER => SequenceEvent::HandedOver { round: from.u32("the round")? },
         PREEMPTED => {
             let preemptions = from.u32("the preemptions")?;
             SequenceEvent::Preempted(Replay { tokens: from.u32s(MAX_TOKENS, "the tokens to replay")?, preemptions })
@@ -169,7 +174,7 @@ mod tests {
             failed(JobError::ShuttingDown),
             failed(JobError::Device("x".into())),
             failed(JobError::HandOff("y".into())),
-            SequenceEvent::HandedOver,
+            SequenceEvent::HandedOver { round: 6 },
             SequenceEvent::Preempted(Replay { tokens: vec![1, 2], preemptions: 3 }),
         ];
         for event in events {

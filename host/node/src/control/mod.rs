@@ -4,9 +4,12 @@
 mod event;
 mod facts;
 mod order;
+mod record;
 
 pub(crate) use event::{Report, SequenceEvent};
-pub(crate) use facts::{Ready, add as add_counters};
+#[cfg(test)]
+pub(crate) use facts::tests as samples;
+pub(crate) use facts::{Layout, Ready, add as add_counters};
 use millrace_transfer::CodecError;
 pub(crate) use order::{Order, Submission};
 

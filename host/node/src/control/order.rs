@@ -8,6 +8,7 @@ use millrace_engine::Replay;
 use millrace_kv::PrefixScope;
 use millrace_transfer::{CodecError, Decoder, Encoder, Incarnation};
 
+use super::record::Value as _;
 use super::{MAX_NAME_BYTES, MAX_TOKENS, unknown};
 
 const SUBMIT: u8 = 1;
@@ -33,6 +34,8 @@ pub(crate) struct Submission {
     pub(crate) sampling: SamplingParams,
     /// Of one that was preempted.
     pub(crate) replay: Replay,
+    /// Counted by the node: how often it was submitted before.
+    pub(crate) round: u32,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -88,13 +91,14 @@ impl Order {
 
 impl Submission {
     fn encode(&self) -> Vec<u8> {
-        let SamplingParams { temperature, top_p, top_k, min_p, seed, max_tokens, stop_tokens } = &self.sampling;
+        let Self { seq, request, lane, tenant, priority, within_us, prompt, scope, sampling, replay, round } = self;
+        let SamplingParams { temperature, top_p, top_k, min_p, seed, max_tokens, stop_tokens } = sampling;
         let mut out = Encoder::of_kind(SUBMIT);
-        out.u64(self.seq.0).u64(self.request.0).text(&self.lane).u32(self.tenant.0).u32(self.priority.cast_unsigned());
-        out.u8(u8::from(self.within_us.is_some())).u64(self.within_us.unwrap_or(0));
-        out.bytes(self.scope.map_or(Vec::new(), |scope| scope.0.to_vec()).as_slice());
-        out.f32(*temperature).f32(*top_p).u32(*top_k).f32(*min_p).u64(*seed).u32(*max_tokens).u32(self.replay.preemptions);
-        out.u32s(stop_tokens).u32s(&self.replay.tokens).u32s(&self.prompt);
+        out.u64(seq.0).u64(request.0).text(lane).u32(tenant.0).u32(priority.cast_unsigned());
+        within_us.put(&mut out);
+        out.bytes(scope.map_or(Vec::new(), |scope| scope.0.to_vec()).as_slice());
+        out.f32(*temperature).f32(*top_p).u32(*top_k).f32(*min_p).u64(*seed).u32(*max_tokens).u32(replay.preemptions).u32(*round);
+        out.u32s(stop_tokens).u32s(&replay.tokens).u32s(prompt);
         out.finish()
     }
 
@@ -102,18 +106,18 @@ impl Submission {
         let (seq, request) = (SeqId(from.u64("the sequence")?), RequestId(from.u64("the request")?));
         let lane = from.text(MAX_NAME_BYTES, "the lane")?;
         let (tenant, priority) = (TenantId(from.u32("the tenant")?), from.u32("the priority")?.cast_signed());
-        let (limited, within_us) = (from.flag("a deadline")?, from.u64("the deadline")?);
+        let within_us = Option::get(from, "the deadline")?;
         let scope = <[u8; 32]>::try_from(from.bytes(32, "the scope")?).ok().map(PrefixScope);
         let (temperature, top_p) = (from.f32("the temperature")?, from.f32("top_p")?);
         let (top_k, min_p) = (from.u32("top_k")?, from.f32("min_p")?);
         let (seed, max_tokens, preemptions) = (from.u64("the seed")?, from.u32("max_tokens")?, from.u32("the preemptions")?);
+        let round = from.u32("the round")?;
         let stop_tokens = from.u32s(MAX_STOP_TOKENS, "the stop tokens")?;
         let tokens = from.u32s(MAX_TOKENS, "the tokens to replay")?;
         let prompt = from.u32s(MAX_TOKENS, "the prompt")?.into();
         let sampling = SamplingParams { temperature, top_p, top_k, min_p, seed, max_tokens, stop_tokens };
-        let within_us = limited.then_some(within_us);
         let replay = Replay { tokens, preemptions };
-        Ok(Self { seq, request, lane, tenant, priority, within_us, prompt, scope, sampling, replay })
+        Ok(Self { seq, request, lane, tenant, priority, within_us, prompt, scope, sampling, replay, round })
     }
 }
 
@@ -136,6 +140,7 @@ mod tests {
             scope: Some(PrefixScope([7; 32])),
             sampling,
             replay: Replay { tokens: vec![8], preemptions: 1 },
+            round: 3,
         };
         let orders = [
             Order::Submit(Box::new(submission)),

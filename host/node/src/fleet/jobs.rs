@@ -3,15 +3,18 @@
 //!
 //! ```text
 //!   submitted -> in prefill -> HandedOver, or decode tells of it -> in decode -> end
-//!       ^------------------------------ Preempted ---------------------|
+//!       ^------------- once prefill has let go of it -------------- Preempted
 //! ```
+//!
+//! Each submission of a sequence is a round of its own. The next one waits until prefill has let go of the one before: it has to hear
+//! from decode that the pages arrived, and decode may be heard here before that.
 
 use std::collections::BTreeMap;
 
 use millrace_core::{PoolId, SeqId};
 use millrace_engine::{Event, EventSink, JobError, Replay};
 
-use crate::control::{SequenceEvent, Submission};
+use crate::control::{Order, SequenceEvent, Submission};
 
 /// How often a sequence begins anew of which nothing was published.
 const MAX_ATTEMPTS: u32 = 3;
@@ -32,8 +35,13 @@ enum Place {
 
 struct Live {
     route: Route,
+    /// As it was sent last.
     submission: Submission,
     place: Place,
+    /// Prefill has nothing of this round any more.
+    let_go: bool,
+    /// It is to be submitted again as soon as prefill has let go of it.
+    held: bool,
     told_prefilled: bool,
     /// Output tokens that the client has.
     published: u32,
@@ -42,10 +50,33 @@ struct Live {
 }
 
 /// What is to be sent.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Errand {
     Submit(PoolId, Box<Submission>),
     Abort(PoolId, SeqId),
+}
+
+impl Errand {
+    /// To whose process.
+    pub(crate) fn pool(&self) -> PoolId {
+        match self {
+            Self::Submit(pool, _) | Self::Abort(pool, _) => *pool,
+        }
+    }
+
+    pub(crate) fn seq(&self) -> SeqId {
+        match self {
+            Self::Submit(_, submission) => submission.seq,
+            Self::Abort(_, seq) => *seq,
+        }
+    }
+
+    pub(crate) fn order(&self) -> Order {
+        match self {
+            Self::Submit(_, submission) => Order::Submit(submission.clone()),
+            Self::Abort(_, seq) => Order::Abort(*seq),
+        }
+    }
 }
 
 /// All of them.
@@ -57,8 +88,17 @@ pub(crate) struct Jobs {
 impl Jobs {
     /// Takes a sequence that is being submitted.
     pub(crate) fn insert(&mut self, route: Route, submission: Submission, events: Box<dyn EventSink>) {
-        let (place, published) = (Place::Prefill, 0);
-        let live = Live { route, place, told_prefilled: false, published, attempts: 1, events, submission };
+        let live = Live {
+            route,
+            submission,
+            place: Place::Prefill,
+            let_go: false,
+            held: false,
+            told_prefilled: false,
+            published: 0,
+            attempts: 1,
+            events,
+        };
         self.live.insert(live.submission.seq, live);
     }
 
@@ -80,15 +120,10 @@ impl Jobs {
             let over = matches!(event, SequenceEvent::Finished(_) | SequenceEvent::Failed(_));
             return if over { Vec::new() } else { vec![Errand::Abort(from, seq)] };
         };
-        let mut errands = Vec::new();
-        if from == live.route.decode && live.place == Place::Prefill {
-            live.place = Place::Decode;
-        }
-        if from == live.route.prefill && live.place == Place::Decode {
-            // What it said before it handed over may come late; that it failed is of an attempt that was given up.
-            if !matches!(event, SequenceEvent::Prefilled { .. } | SequenceEvent::Token { .. }) {
-                return errands;
-            }
+        if from == live.route.decode {
+            live.came_to_decode(&event);
+        } else if let Some(errands) = live.left_prefill(&event) {
+            return errands;
         }
         match event {
             SequenceEvent::Prefilled { cached_tokens, queued_us } => live.prefilled(cached_tokens, queued_us),
@@ -98,44 +133,47 @@ impl Jobs {
                     live.events.emit(Event::Token(token));
                 } else if index > live.published {
                     let why = format!("output token {index} came where {} was due", live.published);
-                    errands = self.fail(seq, JobError::Device(why));
+                    return self.fail(seq, JobError::Device(why));
                 }
             }
             SequenceEvent::Finished(reason) => self.end(seq, Event::Finished(reason)),
             SequenceEvent::Failed(error) => self.end(seq, Event::Failed(error)),
-            SequenceEvent::HandedOver => live.place = Place::Decode,
+            SequenceEvent::HandedOver { .. } => {}
             SequenceEvent::Preempted(again) => {
-                live.place = Place::Prefill;
                 live.submission.replay = again;
-                errands.push(Errand::Submit(live.route.prefill, Box::new(live.submission.clone())));
+                (live.place, live.held) = (Place::Prefill, !live.let_go);
+                return if live.held { Vec::new() } else { vec![live.begin_round()] };
             }
         }
-        errands
+        Vec::new()
     }
 
-    /// An engine process has ended, with everything that it had. Sequences of which nothing was published begin anew once it is
-    /// back: they are returned as errands to be run then. The others end.
+    /// A life of an engine process that was ready has ended, with everything that it had. Sequences of which nothing was published
+    /// begin anew once it is back: they are returned as errands to be run then. The others end.
     pub(crate) fn lost(&mut self, engine: PoolId, why: &JobError) -> Vec<Errand> {
-        let mut again = Vec::new();
-        let hit = |live: &&mut Live| match live.place {
-            Place::Prefill => live.route.prefill == engine,
-            Place::Decode => live.route.decode == engine,
-        };
-        let mut over = Vec::new();
-        for live in self.live.values_mut().filter(hit) {
-            if live.published == 0 && live.attempts < MAX_ATTEMPTS {
+        let (mut errands, mut over) = (Vec::new(), Vec::new());
+        for live in self.live.values_mut() {
+            if live.route.prefill == engine {
+                live.let_go = true;
+            }
+            let hit = match live.place {
+                Place::Prefill => live.route.prefill == engine,
+                Place::Decode => live.route.decode == engine,
+            };
+            if hit && live.held {
+                errands.push(live.begin_round());
+            } else if hit && live.published == 0 && live.let_go && live.attempts < MAX_ATTEMPTS {
                 live.attempts += 1;
-                live.place = Place::Prefill;
                 live.submission.replay = Replay { tokens: Vec::new(), preemptions: 0 };
-                again.push(Errand::Submit(live.route.prefill, Box::new(live.submission.clone())));
-            } else {
+                errands.push(live.begin_round());
+            } else if hit {
                 over.push(live.submission.seq);
             }
         }
         for seq in over {
-            again.extend(self.fail(seq, why.clone()));
+            errands.extend(self.fail(seq, why.clone()));
         }
-        again
+        errands
     }
 
     /// Ends everything.
@@ -154,7 +192,7 @@ impl Jobs {
 
     /// Whether a sequence that is to begin anew is still wanted.
     pub(crate) fn wants(&self, seq: SeqId) -> bool {
-        self.live.get(&seq).is_some_and(|live| live.place == Place::Prefill)
+        self.live.get(&seq).is_some_and(|live| live.place == Place::Prefill && !live.held)
     }
 
     fn end(&mut self, seq: SeqId, event: Event) {
@@ -165,6 +203,39 @@ impl Jobs {
 }
 
 impl Live {
+    /// Prefill gets it, again.
+    fn begin_round(&mut self) -> Errand {
+        (self.place, self.let_go, self.held) = (Place::Prefill, false, false);
+        self.submission.round = self.submission.round.wrapping_add(1);
+        Errand::Submit(self.route.prefill, Box::new(self.submission.clone()))
+    }
+
+    /// Whatever decode tells, it has the sequence, if only to give it back.
+    fn came_to_decode(&mut self, event: &SequenceEvent) {
+        if !matches!(event, SequenceEvent::HandedOver { .. }) {
+            (self.place, self.held) = (Place::Decode, false);
+        }
+    }
+
+    /// What prefill tells changes where the sequence is. The errands, if that was all that it had to say.
+    fn left_prefill(&mut self, event: &SequenceEvent) -> Option<Vec<Errand>> {
+        match event {
+            // What it said before it handed over may come late.
+            SequenceEvent::Prefilled { .. } | SequenceEvent::Token { .. } => return None,
+            SequenceEvent::HandedOver { round } if *round != self.submission.round => return Some(Vec::new()),
+            SequenceEvent::HandedOver { .. } => {}
+            // That it failed here is of an attempt that was given up: decode has it, or had it.
+            _ if self.place == Place::Decode || self.held => {}
+            _ => return None,
+        }
+        self.let_go = true;
+        if self.held {
+            return Some(vec![self.begin_round()]);
+        }
+        self.place = Place::Decode;
+        Some(Vec::new())
+    }
+
     /// Told once, by whichever engine is heard first.
     fn prefilled(&mut self, cached_tokens: u32, queued_us: u64) {
         if !std::mem::replace(&mut self.told_prefilled, true) {

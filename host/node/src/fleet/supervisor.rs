@@ -4,6 +4,7 @@
 //! A process is over when it has exited; one that no longer answers is killed first. So nobody is told of an end that is none.
 
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,16 +13,21 @@ use std::time::Duration;
 use millrace_core::Stage;
 use millrace_engine::JobError;
 use millrace_transfer::Incarnation;
-use millrace_transfer::tcp::{Channel, FrameReader};
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use millrace_transfer::tcp::{Channel, ChannelError, FrameReader};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{Fleet, Member, ORDERS_AHEAD, lock};
+use super::member::{Life, Member};
+use super::{Fleet, lock};
 use crate::control::{Order, Ready, Report};
 use crate::engine_process::{Birth, CONTROL};
 
+/// Orders that may wait for one process.
+const ORDERS_AHEAD: usize = 1 << 12;
+/// Of the line in which a process says where it listens.
+const MAX_LINE_BYTES: u64 = 256;
 /// From its start until a process listens, and from then until it has let the node in.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Between an end and the next start: none at first, then doubled, up to the longest.
@@ -32,9 +38,15 @@ const HEALTHY: Duration = Duration::from_secs(60);
 
 /// How one life ended.
 struct Ended {
+    /// Of a life that was ready. Any other had no sequence, and no peer knew it.
     incarnation: Option<Incarnation>,
-    was_ready: bool,
     why: String,
+}
+
+impl Ended {
+    fn unready(why: String) -> Self {
+        Self { incarnation: None, why }
+    }
 }
 
 /// Keeps one process running until the fleet stops.
@@ -52,14 +64,8 @@ pub(super) async fn supervise(fleet: Arc<Fleet>, row: usize) {
         };
         tracing::error!(pool = member.name, stage = %member.stage, why = ended.why, "an engine process ended; starting it again");
         gone(&fleet, member, &ended);
-        member.first.send_if_modified(|first| {
-            let unknown = first.is_none();
-            if unknown {
-                *first = Some(Err(ended.why.clone()));
-            }
-            unknown
-        });
-        if ended.was_ready && (pause.is_zero() || began.elapsed() > HEALTHY) {
+        member.tell_first(Err(ended.why));
+        if ended.incarnation.is_some() && (pause.is_zero() || began.elapsed() > HEALTHY) {
             pause = FIRST_PAUSE;
             continue;
         }
@@ -73,20 +79,16 @@ pub(super) async fn supervise(fleet: Arc<Fleet>, row: usize) {
 
 /// From start to end. The process is dead when this returns.
 async fn live(fleet: &Fleet, member: &Member, epoch: u64) -> Ended {
-    let unready = |why: String| Ended { incarnation: None, was_ready: false, why };
     let (mut child, _stdin, address) = match start(fleet, member, epoch).await {
         Ok(started) => started,
-        Err(why) => return unready(why),
+        Err(why) => return Ended::unready(why),
     };
-    {
-        let mut state = lock(&member.state);
-        (state.starts, state.pid) = (state.starts + 1, child.id());
-    }
+    member.born(child.id());
     let life = async {
         // Whoever else connects to it may be in the way for a moment: that is no reason to end it.
         match fleet.endpoint.connect_within(address, CONTROL, LISTEN_TIMEOUT).await {
             Ok(channel) => carry(fleet, member, channel, address).await,
-            Err(error) => unready(error.to_string()),
+            Err(error) => Ended::unready(error.to_string()),
         }
     };
     let mut ended = tokio::select! {
@@ -102,15 +104,23 @@ async fn live(fleet: &Fleet, member: &Member, epoch: u64) -> Ended {
 }
 
 fn exited(member: &Member, status: std::io::Result<std::process::ExitStatus>) -> Ended {
-    let state = lock(&member.state);
     let why = status.map_or_else(|error| error.to_string(), |status| status.to_string());
-    Ended { incarnation: state.incarnation, was_ready: state.orders.is_some(), why }
+    Ended { incarnation: member.incarnation(), why }
+}
+
+/// This program as it runs. Its path may name another one by now, or none.
+fn program() -> Result<PathBuf, String> {
+    let running = Path::new("/proc/self/exe");
+    if running.exists() {
+        return Ok(running.to_owned());
+    }
+    std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))
 }
 
 /// Starts the program itself with other arguments, and reads where it listens.
 async fn start(fleet: &Fleet, member: &Member, epoch: u64) -> Result<(Child, ChildStdin, SocketAddr), String> {
-    let program = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
-    let mut child = Command::new(program)
+    let mut child = Command::new(program()?)
+        .arg0(std::env::args_os().next().unwrap_or_else(|| "millrace".into()))
         .args(["engine", &member.stage.to_string(), "-c", &fleet.config_file, "--pool", &member.name])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -123,25 +133,28 @@ async fn start(fleet: &Fleet, member: &Member, epoch: u64) -> Result<(Child, Chi
     let birth = Birth { secret: fleet.secret.clone(), epoch };
     stdin.write_all(birth.line().as_bytes()).await.map_err(|error| format!("cannot tell it the secret: {error}"))?;
     stdin.flush().await.map_err(|error| error.to_string())?;
-    let mut lines = BufReader::new(stdout).lines();
+    let mut lines = BufReader::new(stdout.take(MAX_LINE_BYTES)).lines();
     let line = timeout(LISTEN_TIMEOUT, lines.next_line()).await.map_err(|_| "it does not say where it listens".to_owned())?;
     let line = line.map_err(|error| error.to_string())?.ok_or("it ended before it listened; its log says why")?;
     let address = line.strip_prefix("listening ").and_then(|address| address.parse().ok());
-    Ok((child, stdin, address.ok_or_else(|| format!("it says `{line}` where its address was due"))?))
+    Ok((child, stdin, address.ok_or_else(|| format!("it says {line:?} where its address was due"))?))
 }
 
 /// Orders out, reports in, until the connection ends.
 async fn carry(fleet: &Fleet, member: &Member, channel: Channel, address: SocketAddr) -> Ended {
     let (mut reader, mut writer) = channel.split();
     let (orders, mut ordered) = mpsc::channel(ORDERS_AHEAD);
-    let mut incarnation = None;
-    let reading = read(fleet, member, &mut reader, (orders, address), &mut incarnation);
+    let reading = read(fleet, member, &mut reader, (orders, address));
     let writing = writer.carry(&mut ordered, |order: Order, _| order.encode());
     let why = tokio::select! {
         why = reading => why,
-        why = writing => why.to_string(),
+        why = writing => match why {
+            // The member has given up its end of the queue.
+            ChannelError::Ended => "it does not take its orders as fast as they come".to_owned(),
+            other => other.to_string(),
+        },
     };
-    Ended { incarnation, was_ready: incarnation.is_some(), why }
+    Ended { incarnation: member.incarnation(), why }
 }
 
 async fn read(
@@ -149,8 +162,10 @@ async fn read(
     member: &Member,
     reader: &mut FrameReader,
     (orders, address): (mpsc::Sender<Order>, SocketAddr),
-    incarnation: &mut Option<Incarnation>,
 ) -> String {
+    // Until the process is ready. From then on the member has the only sender, so that giving it up ends this connection.
+    let mut orders = Some(orders);
+    let mut facts = None;
     loop {
         let frame = match reader.next().await {
             Ok(frame) => frame,
@@ -158,10 +173,16 @@ async fn read(
         };
         match Report::decode(&frame) {
             Ok(Report::Ready(ready)) => {
-                *incarnation = Some(ready.incarnation);
-                up(fleet, member, *ready, &orders, address);
+                if let Err(why) = member.agrees(&ready, &fleet.config_file) {
+                    return why;
+                }
+                let Some(orders) = orders.take() else { return "it says twice that it is ready".to_owned() };
+                let life = Life { incarnation: ready.incarnation, address, facts: facts.take() };
+                up(fleet, member, *ready, (life, orders));
             }
-            Ok(Report::Facts(facts)) => lock(&member.state).facts = Some(*facts),
+            // Of a life that may not become ready, how the one before was is worth more.
+            Ok(Report::Facts(first)) if orders.is_some() => facts = Some(*first),
+            Ok(Report::Facts(facts)) => member.say(*facts),
             Ok(Report::Readmitted(pages)) => {
                 tracing::info!(target: "millrace::audit", pool = member.name, pages, "suspect pages readmitted");
             }
@@ -175,7 +196,7 @@ async fn read(
 }
 
 /// The process is loaded: it takes orders from now on, and its peers learn where it is.
-fn up(fleet: &Fleet, member: &Member, ready: Ready, orders: &mpsc::Sender<Order>, address: SocketAddr) {
+fn up(fleet: &Fleet, member: &Member, ready: Ready, (life, orders): (Life, mpsc::Sender<Order>)) {
     tracing::info!(
         pool = member.name,
         stage = %member.stage,
@@ -183,18 +204,13 @@ fn up(fleet: &Fleet, member: &Member, ready: Ready, orders: &mpsc::Sender<Order>
         loading_ms = ready.loading_us / 1000,
         "an engine process is ready"
     );
-    let later = {
-        let mut state = lock(&member.state);
-        state.orders = Some(orders.clone());
-        state.incarnation = Some(ready.incarnation);
-        state.address = Some(address);
-        std::mem::take(&mut state.later)
-    };
+    let address = life.address;
+    let later = member.up(life, orders);
     for lane in fleet.lanes.iter().flatten() {
         let decode_at = if lane.decode == member.pool {
             Some(address)
         } else if lane.prefill == member.pool {
-            fleet.member(lane.decode).and_then(|decode| lock(&decode.state).address)
+            fleet.member(lane.decode).and_then(Member::address)
         } else {
             None
         };
@@ -202,47 +218,33 @@ fn up(fleet: &Fleet, member: &Member, ready: Ready, orders: &mpsc::Sender<Order>
             tell(fleet, lane.prefill, Order::Peer { lane: lane.name.clone(), address });
         }
     }
-    let wanted = |errand: &super::Errand| match errand {
-        super::Errand::Submit(_, submission) => lock(&fleet.jobs).wants(submission.seq),
-        super::Errand::Abort(..) => false,
-    };
-    fleet.run(later.into_iter().filter(wanted).collect());
-    member.first.send_if_modified(|first| {
-        let unknown = first.is_none();
-        if unknown {
-            *first = Some(Ok(ready));
-        }
-        unknown
-    });
+    fleet.run(later.into_iter().filter(|errand| lock(&fleet.jobs).wants(errand.seq())).collect());
+    member.tell_first(Ok(ready));
 }
 
-/// The process is dead: its peers learn that, and its sequences end or begin anew.
+/// The process is dead: its peers learn that, and its sequences end or begin anew. One that was never ready had neither.
 fn gone(fleet: &Fleet, member: &Member, ended: &Ended) {
-    {
-        let mut state = lock(&member.state);
-        (state.orders, state.address, state.pid, state.incarnation) = (None, None, None, None);
-        state.count_life();
-    }
-    if let Some(peer) = ended.incarnation {
-        for lane in fleet.lanes.iter().flatten() {
-            let other = match member.stage {
-                Stage::Prefill if lane.prefill == member.pool => lane.decode,
-                Stage::Decode if lane.decode == member.pool => lane.prefill,
-                _ => continue,
-            };
-            tell(fleet, other, Order::PeerDead { lane: lane.name.clone(), peer });
-        }
+    member.down();
+    let Some(peer) = ended.incarnation else { return };
+    for lane in fleet.lanes.iter().flatten() {
+        let other = match member.stage {
+            Stage::Prefill if lane.prefill == member.pool => lane.decode,
+            Stage::Decode if lane.decode == member.pool => lane.prefill,
+            _ => continue,
+        };
+        tell(fleet, other, Order::PeerDead { lane: lane.name.clone(), peer });
     }
     let why = JobError::Device(format!("the engine process of pool `{}` ended: {}", member.name, ended.why));
     let errands = lock(&fleet.jobs).lost(member.pool, &why);
     fleet.run(errands);
 }
 
+/// A process that is down hears it when it is up; one that does not take it is ended.
 fn tell(fleet: &Fleet, pool: millrace_core::PoolId, order: Order) {
-    let orders = fleet.member(pool).and_then(|member| lock(&member.state).orders.clone());
-    if let Some(orders) = orders
-        && orders.try_send(order).is_err()
-    {
-        tracing::error!(%pool, "an engine process takes no orders");
+    if let Some(member) = fleet.member(pool) {
+        member.order(order);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -32,6 +32,7 @@ fn job() -> (Jobs, Receiver<Event>) {
         scope: None,
         sampling,
         replay: Replay { tokens: Vec::new(), preemptions: 0 },
+        round: 0,
     };
     let (sender, events) = channel();
     let mut jobs = Jobs::default();
@@ -41,6 +42,10 @@ fn job() -> (Jobs, Receiver<Event>) {
 
 fn token(index: u32) -> SequenceEvent {
     SequenceEvent::Token { index, token: 100 + index }
+}
+
+fn handed_over(round: u32) -> SequenceEvent {
+    SequenceEvent::HandedOver { round }
 }
 
 fn prefilled() -> SequenceEvent {
@@ -61,7 +66,7 @@ const HEARD: [Event; 5] = [
 
 #[test]
 fn a_client_hears_everything_once_whoever_is_heard_first() {
-    let prefill = [prefilled(), token(0), SequenceEvent::HandedOver];
+    let prefill = [prefilled(), token(0), handed_over(0)];
     let decode = [prefilled(), token(0), token(1), token(2), SequenceEvent::Finished(FinishReason::Length)];
     // Every way to merge what the two say: bit i says whose turn is i.
     for merge in 0_u32..1 << 8 {
@@ -104,24 +109,95 @@ fn a_decode_engine_that_ends_takes_what_it_ran() {
     let (mut jobs, events) = job();
     jobs.hear(PREFILL, SEQ, prefilled());
     jobs.hear(PREFILL, SEQ, token(0));
-    jobs.hear(PREFILL, SEQ, SequenceEvent::HandedOver);
+    jobs.hear(PREFILL, SEQ, handed_over(0));
     assert_eq!(jobs.lost(PREFILL, &why), [], "it is past prefill");
     assert_eq!(jobs.lost(DECODE, &why), aborts());
     assert_eq!(events.iter().last(), Some(Event::Failed(why)));
 }
 
+fn submitted(errands: &[Errand]) -> &Submission {
+    match errands {
+        [Errand::Submit(PREFILL, submission)] => submission,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn preempted() -> (Replay, SequenceEvent) {
+    let again = Replay { tokens: vec![100], preemptions: 1 };
+    (again.clone(), SequenceEvent::Preempted(again))
+}
+
 #[test]
 fn a_preempted_sequence_goes_back_with_what_it_has() {
     let (mut jobs, events) = job();
+    jobs.hear(PREFILL, SEQ, handed_over(0));
     jobs.hear(DECODE, SEQ, token(0));
-    let again = Replay { tokens: vec![100], preemptions: 1 };
-    let errands = jobs.hear(DECODE, SEQ, SequenceEvent::Preempted(again.clone()));
-    assert!(matches!(&errands[..], [Errand::Submit(PREFILL, submission)] if submission.replay == again));
+    let (again, preempted) = preempted();
+    let errands = jobs.hear(DECODE, SEQ, preempted);
+    assert_eq!((&submitted(&errands).replay, submitted(&errands).round), (&again, 1));
     // Prefill is silent about what was told; decode goes on behind it.
-    jobs.hear(PREFILL, SEQ, SequenceEvent::HandedOver);
+    jobs.hear(PREFILL, SEQ, handed_over(1));
     jobs.hear(DECODE, SEQ, token(1));
     drop(jobs);
     assert_eq!(events.iter().collect::<Vec<_>>(), [Event::Token(100), Event::Token(101)]);
+}
+
+#[test]
+fn a_preempted_sequence_waits_until_prefill_has_let_go_of_it() {
+    let (again, preempted) = preempted();
+    // Decode is heard before prefill has heard that the pages arrived: sent now, it would be there twice.
+    let (mut jobs, _events) = job();
+    jobs.hear(DECODE, SEQ, token(0));
+    assert_eq!(jobs.hear(DECODE, SEQ, preempted.clone()), []);
+    assert!(!jobs.wants(SEQ));
+    let errands = jobs.hear(PREFILL, SEQ, handed_over(0));
+    assert_eq!((&submitted(&errands).replay, submitted(&errands).round), (&again, 1));
+    assert!(jobs.wants(SEQ));
+
+    // Prefill dies instead: it goes to its next life.
+    let (mut jobs, events) = job();
+    jobs.hear(DECODE, SEQ, token(0));
+    jobs.hear(DECODE, SEQ, preempted.clone());
+    let errands = jobs.lost(PREFILL, &JobError::Device("gone".into()));
+    assert_eq!(submitted(&errands).replay, again);
+    assert!(jobs.wants(SEQ) && events.try_iter().all(|event| event == Event::Token(100)));
+
+    // Decode dies, and its next life gets from prefill what was not acknowledged: prefill need not begin again.
+    let (mut jobs, events) = job();
+    jobs.hear(DECODE, SEQ, token(0));
+    jobs.hear(DECODE, SEQ, preempted);
+    assert_eq!(jobs.lost(DECODE, &JobError::Device("gone".into())), []);
+    jobs.hear(DECODE, SEQ, token(0));
+    assert_eq!(jobs.hear(PREFILL, SEQ, handed_over(0)), []);
+    jobs.hear(DECODE, SEQ, token(1));
+    drop(jobs);
+    assert_eq!(events.iter().collect::<Vec<_>>(), [Event::Token(100), Event::Token(101)]);
+}
+
+#[test]
+fn what_was_said_of_an_earlier_round_is_not_taken_for_the_latest() {
+    let why = JobError::Device("gone".into());
+    let (mut jobs, events) = job();
+    assert_eq!(submitted(&jobs.lost(PREFILL, &why)).round, 1);
+    assert_eq!(jobs.hear(PREFILL, SEQ, handed_over(0)), []);
+    // It is in prefill still, so that engine's end is the sequence's.
+    assert_eq!(submitted(&jobs.lost(PREFILL, &why)).round, 2);
+    assert!(events.try_recv().is_err());
+}
+
+#[test]
+fn what_prefill_still_has_is_not_sent_to_it_twice() {
+    let why = JobError::Device("gone".into());
+    let (mut jobs, events) = job();
+    jobs.hear(DECODE, SEQ, prefilled());
+    assert_eq!(jobs.lost(DECODE, &why), aborts(), "prefill has not said that it let go of it");
+    assert_eq!(events.iter().last(), Some(Event::Failed(why.clone())));
+
+    let (mut jobs, events) = job();
+    jobs.hear(DECODE, SEQ, prefilled());
+    jobs.hear(PREFILL, SEQ, handed_over(0));
+    assert_eq!(submitted(&jobs.lost(DECODE, &why)).round, 1);
+    assert!(events.try_iter().all(|event| matches!(event, Event::Prefilled { .. })));
 }
 
 #[test]
