@@ -15,6 +15,7 @@ use crate::handle::{Command, Shared};
 use crate::handoff::Link;
 use crate::jobs::JobTable;
 use crate::pool::{Pool, Scheduler, smooth};
+use crate::resuming::Returning;
 use crate::runner::Finished;
 use crate::spec::SinkOf;
 use crate::{Counters, EngineSnapshot, Job, JobError, LaneFacts, Replay, TenantFacts, TokenHistogram};
@@ -60,6 +61,8 @@ pub(crate) struct Driver {
     pub(crate) tenants: usize,
     /// Where the events of sequences go that come from other processes.
     pub(crate) sinks: Option<Box<SinkOf>>,
+    /// As many as are in hand-off at most.
+    pub(crate) returning: Vec<Returning>,
 }
 
 impl Driver {
@@ -82,6 +85,7 @@ impl Driver {
     /// Whoever is still owed an end hears that the engine goes down.
     pub(crate) fn end(&mut self) {
         self.jobs.fail_all(&JobError::ShuttingDown, |_| true);
+        self.end_returning();
     }
 
     /// One look at everything that may have moved on.
@@ -91,6 +95,7 @@ impl Driver {
         for lane in 0..self.lanes.len() {
             self.move_hand_offs(lane);
         }
+        self.resume_returning();
         self.count_tenants(now_us);
         for index in 0..self.pools.len() {
             self.expire(index, now_us);
@@ -103,7 +108,7 @@ impl Driver {
             Command::Submit(job, submitted_us) => {
                 self.admit(job, Replay { tokens: Vec::new(), preemptions: 0 }, submitted_us);
             }
-            Command::Resume(job, replay, submitted_us) => self.admit(job, replay, submitted_us),
+            Command::Resume(job, replay, submitted_us) => self.resume(job, replay, submitted_us),
             Command::Abort(seq) => self.abort(seq),
             Command::PeerDead(lane, peer) => {
                 self.lanes.get_mut(lane.0 as usize).into_iter().for_each(|lane| lane.link.peer_dead(peer));
@@ -130,7 +135,7 @@ impl Driver {
         }
     }
 
-    fn admit(&mut self, mut job: Job, again: Replay, now_us: u64) {
+    pub(crate) fn admit(&mut self, mut job: Job, again: Replay, now_us: u64) {
         if let Some(error) = self.lane_failure(job.lane.0 as usize) {
             self.counters.failed += 1;
             return job.events.emit(crate::Event::Failed(error));
@@ -153,13 +158,17 @@ impl Driver {
         };
         let Scheduler::Prefill(scheduler) = &mut self.pools[prefill].scheduler else { return };
         match scheduler.submit(entry) {
-            Ok(()) => self.jobs.insert(job, now_us),
+            Ok(()) => {
+                self.pools[prefill].draft_is_old = true;
+                self.jobs.insert(job, now_us);
+            }
             // The gate counted a moment ago; whoever lost the race hears it as an event.
             Err(error) => job.events.emit(crate::Event::Failed(JobError::Device(error.to_string()))),
         }
     }
 
     fn abort(&mut self, seq: SeqId) {
+        self.returning.retain(|returning| returning.job.seq != seq);
         let Some(lane) = self.jobs.abort(seq) else { return };
         self.counters.aborted += 1;
         self.drop_sequence(lane.0 as usize, seq);
@@ -302,8 +311,9 @@ impl Driver {
             return self.jobs.preempted(seq, Replay { tokens: entry.replay, preemptions: entry.preemptions });
         };
         let Scheduler::Prefill(scheduler) = &mut self.pools[prefill].scheduler else { return };
-        if let Err(error) = scheduler.submit(entry) {
-            self.failed(seq, JobError::Device(error.to_string()));
+        match scheduler.submit(entry) {
+            Ok(()) => self.pools[prefill].draft_is_old = true,
+            Err(error) => self.failed(seq, JobError::Device(error.to_string())),
         }
     }
 

@@ -17,6 +17,7 @@ mod phases;
 mod planning;
 mod pool;
 mod programs;
+mod resuming;
 mod runner;
 mod snapshot;
 mod spec;

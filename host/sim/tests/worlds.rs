@@ -1,7 +1,7 @@
 //! Worlds full of faults, the short form; `millrace simulate` is the long one. Nothing may be seen that must not be, and everything that
 //! was to strike must have struck.
 
-use millrace_sim::{CampaignOptions, EngineKind, FaultKind, Lab, PolicyChoice, Report, WorldOptions, campaign};
+use millrace_sim::{CampaignOptions, EngineKind, FaultKind, Lab, Policies, Report, WorldOptions, campaign};
 
 fn run(engine: EngineKind, seeds: u64, world: WorldOptions) -> Report {
     let options = CampaignOptions {
@@ -54,10 +54,10 @@ fn without_faults_every_answer_is_whole() {
     assert!(report.tally.faults.keys().all(|(kind, _)| *kind == FaultKind::Exhausted), "{:?}", report.tally.faults);
 }
 
-/// The built-in component decides, where the others have it now and then.
+/// The built-in components decide, where the others have them now and then.
 #[test]
-fn the_guest_decides() {
-    let world = WorldOptions { policy: Some(PolicyChoice::Guest), ..WorldOptions::default() };
+fn the_guests_decide() {
+    let world = WorldOptions { policy: Policies::Guests, ..WorldOptions::default() };
     let report = run(EngineKind::Fake, 20, world);
     assert!(report.tally.policy_answers > 500 && report.tally.fallback_answers > 20, "{:?}", report.tally);
 }
@@ -79,4 +79,22 @@ fn a_seed_is_a_world() {
         }
         assert_ne!(outcomes[0], outcomes[1]);
     }
+}
+
+/// Whatever the threads do, a run is its options: every token, submission and fault of every world, and the sums.
+#[test]
+fn a_run_is_its_seeds() {
+    let of = |threads, from| {
+        let world = WorldOptions::default();
+        let (seeds, reassignments, aborts, at_most) = (10, 60, 0, None);
+        let engine = EngineKind::Fake;
+        let options =
+            CampaignOptions { engine, world, from, seeds, reassignments, aborts, threads, at_most, stop_at_violation: true };
+        Report { took: Default::default(), ..campaign(&options, &|_| {}).unwrap() }
+    };
+    let one = of(1, 0);
+    assert_eq!((one.violated, one.worlds >= 10), (0, true));
+    assert_eq!(of(1, 0), one);
+    assert_eq!(of(4, 0), one);
+    assert_ne!(of(4, 1).digest, one.digest);
 }

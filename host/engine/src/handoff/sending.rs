@@ -35,6 +35,8 @@ struct Parcel {
     tokens: u32,
     /// Nobody wants it any more.
     cancelled: bool,
+    /// It came back, so the peer had it: nobody but the peer has to hear any more how its transfer ended.
+    over: bool,
 }
 
 /// A page that is being copied out.
@@ -74,6 +76,8 @@ pub(crate) struct Sending {
     /// Frames that wait for room.
     outbox: VecDeque<Vec<u8>>,
     sent_pages: u64,
+    /// Transfers that ended while a copy named their pages.
+    ended: Vec<(TransferId, Outcome)>,
 }
 
 impl Sending {
@@ -110,12 +114,13 @@ impl Sending {
             copies,
             outbox: VecDeque::new(),
             sent_pages: 0,
+            ended: Vec::new(),
         })
     }
 
     /// Offers a prefilled sequence; its source pages stay untouched until an event names it.
     pub(crate) fn offer(&mut self, ticket: Ticket, source: Vec<PageRef>, tokens: u32) {
-        self.waiting.push_back(Parcel { ticket, source, tokens, cancelled: false });
+        self.waiting.push_back(Parcel { ticket, source, tokens, cancelled: false, over: false });
     }
 
     /// An event follows, once the peer is free of it. False: it is not here.
@@ -129,6 +134,25 @@ impl Sending {
         parcel.cancelled = true;
         self.sender.cancel(transfer);
         true
+    }
+
+    /// A sequence that the peer ran comes back before the peer was heard to have it: a `Committed` event follows. False: it is not here.
+    pub(crate) fn came_back(&mut self, seq: SeqId) -> bool {
+        let is_it = |parcel: &Parcel| parcel.ticket.entry.seq == seq;
+        if let Some(parcel) = self.waiting.iter_mut().find(|parcel| is_it(parcel)) {
+            parcel.over = true;
+            return true;
+        }
+        let Some((&transfer, parcel)) = self.open.iter_mut().find(|(_, parcel)| is_it(parcel)) else { return false };
+        parcel.over = true;
+        // A later life of the peer may have been offered it meanwhile.
+        self.sender.cancel(transfer);
+        true
+    }
+
+    /// Whether a sequence is on its way.
+    pub(crate) fn has(&self, seq: SeqId) -> bool {
+        self.waiting.iter().chain(self.open.values()).any(|parcel| parcel.ticket.entry.seq == seq)
     }
 
     pub(crate) fn peer_dead(&mut self, peer: Incarnation) {
@@ -242,13 +266,7 @@ impl Sending {
 
     /// Offers what waits, and carries out what the machine wants, as far as there is room for frames.
     fn act(&mut self) -> Vec<HandOffEvent> {
-        let mut events = Vec::new();
-        self.waiting.retain(|parcel| {
-            if parcel.cancelled {
-                events.push(HandOffEvent::Cancelled { seq: parcel.ticket.entry.seq });
-            }
-            !parcel.cancelled
-        });
+        let mut events = self.settle();
         loop {
             while !self.outbox.is_empty() && self.port.room() > 0 {
                 let frame = self.outbox.pop_front().unwrap_or_default();
@@ -261,10 +279,41 @@ impl Sending {
             match self.sender.next_action() {
                 Some(SenderAction::Send(message)) => self.outbox.push_back(message.encode()),
                 Some(SenderAction::Fetch { transfer, index }) => self.fetches.push_back(Member { transfer, index }),
+                Some(SenderAction::End { transfer, outcome }) if self.is_copied(transfer) => self.ended.push((transfer, outcome)),
                 Some(SenderAction::End { transfer, outcome }) => events.extend(self.ended(transfer, outcome)),
                 None => return events,
             }
         }
+    }
+
+    /// Whether the copy that runs names pages of a transfer.
+    fn is_copied(&self, transfer: TransferId) -> bool {
+        self.batch.as_ref().is_some_and(|batch| batch.members.iter().any(|member| member.transfer == transfer))
+    }
+
+    /// Ends what needs no word of the peer, unless a copy names its pages.
+    fn settle(&mut self) -> Vec<HandOffEvent> {
+        let mut events = Vec::new();
+        let committed = |parcel: &Parcel| HandOffEvent::Committed { seq: parcel.ticket.entry.seq, pages: parcel.source.len() };
+        self.waiting.retain(|parcel| {
+            if parcel.cancelled {
+                events.push(HandOffEvent::Cancelled { seq: parcel.ticket.entry.seq });
+            } else if parcel.over {
+                events.push(committed(parcel));
+            }
+            !parcel.cancelled && !parcel.over
+        });
+        let over = self.open.iter().filter(|(transfer, parcel)| parcel.over && !self.is_copied(**transfer));
+        let over: Vec<TransferId> = over.map(|(&transfer, _)| transfer).collect();
+        for transfer in over {
+            self.fetches.retain(|member| member.transfer != transfer);
+            events.extend(self.open.remove(&transfer).as_ref().map(committed));
+        }
+        let (later, ended) = std::mem::take(&mut self.ended).into_iter().partition(|(transfer, _)| self.is_copied(*transfer));
+        self.ended = later;
+        let ended: Vec<(TransferId, Outcome)> = ended;
+        events.extend(ended.into_iter().filter_map(|(transfer, outcome)| self.ended(transfer, outcome)));
+        events
     }
 
     fn offer_waiting(&mut self) {

@@ -38,6 +38,10 @@ struct Live {
     /// Output tokens that the client has.
     published: u32,
     attempts: u32,
+    /// Prefill said so of this attempt.
+    handed_over: bool,
+    /// Earlier attempts that it has to say so of: decode was heard first, and the sequence came back meanwhile.
+    owed: u32,
     events: Box<dyn EventSink>,
 }
 
@@ -58,7 +62,8 @@ impl Jobs {
     /// Takes a sequence that is being submitted.
     pub(crate) fn insert(&mut self, route: Route, submission: Submission, events: Box<dyn EventSink>) {
         let (place, published) = (Place::Prefill, 0);
-        let live = Live { route, place, told_prefilled: false, published, attempts: 1, events, submission };
+        let live =
+            Live { route, place, told_prefilled: false, published, attempts: 1, handed_over: false, owed: 0, events, submission };
         self.live.insert(live.submission.seq, live);
     }
 
@@ -103,9 +108,9 @@ impl Jobs {
             }
             SequenceEvent::Finished(reason) => self.end(seq, Event::Finished(reason)),
             SequenceEvent::Failed(error) => self.end(seq, Event::Failed(error)),
-            SequenceEvent::HandedOver => live.place = Place::Decode,
+            SequenceEvent::HandedOver => live.handed_over(),
             SequenceEvent::Preempted(again) => {
-                live.place = Place::Prefill;
+                live.back_to_prefill();
                 live.submission.replay = again;
                 errands.push(Errand::Submit(live.route.prefill, Box::new(live.submission.clone())));
             }
@@ -117,6 +122,7 @@ impl Jobs {
     /// back: they are returned as errands to be run then. The others end.
     pub(crate) fn lost(&mut self, engine: PoolId, why: &JobError) -> Vec<Errand> {
         let mut again = Vec::new();
+        self.live.values_mut().filter(|live| live.route.prefill == engine).for_each(Live::prefill_is_gone);
         let hit = |live: &&mut Live| match live.place {
             Place::Prefill => live.route.prefill == engine,
             Place::Decode => live.route.decode == engine,
@@ -125,7 +131,7 @@ impl Jobs {
         for live in self.live.values_mut().filter(hit) {
             if live.published == 0 && live.attempts < MAX_ATTEMPTS {
                 live.attempts += 1;
-                live.place = Place::Prefill;
+                live.begin_anew();
                 live.submission.replay = Replay { tokens: Vec::new(), preemptions: 0 };
                 again.push(Errand::Submit(live.route.prefill, Box::new(live.submission.clone())));
             } else {
@@ -165,6 +171,31 @@ impl Jobs {
 }
 
 impl Live {
+    /// Prefill has handed a sequence over: this attempt of it, unless an earlier one is still to be told of.
+    fn handed_over(&mut self) {
+        if self.owed > 0 {
+            self.owed -= 1;
+        } else {
+            (self.place, self.handed_over) = (Place::Decode, true);
+        }
+    }
+
+    /// Decode sends it back.
+    fn back_to_prefill(&mut self) {
+        self.owed += u32::from(!std::mem::take(&mut self.handed_over));
+        self.place = Place::Prefill;
+    }
+
+    /// What prefill had to tell is never told.
+    fn prefill_is_gone(&mut self) {
+        (self.handed_over, self.owed) = (self.place == Place::Decode, 0);
+    }
+
+    /// The process that had it is gone.
+    fn begin_anew(&mut self) {
+        (self.place, self.handed_over, self.owed) = (Place::Prefill, false, 0);
+    }
+
     /// Told once, by whichever engine is heard first.
     fn prefilled(&mut self, cached_tokens: u32, queued_us: u64) {
         if !std::mem::replace(&mut self.told_prefilled, true) {

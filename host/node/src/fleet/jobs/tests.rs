@@ -139,3 +139,39 @@ fn a_gap_in_the_tokens_ends_a_sequence() {
     assert_eq!(jobs.hear(DECODE, SEQ, token(2)), aborts());
     assert!(matches!(events.iter().last(), Some(Event::Failed(JobError::Device(_)))));
 }
+
+/// Decode was heard first and sent the sequence back; only then prefill says that it had handed it over. What it says of the attempt
+/// after that must be heard, or the client waits for ever.
+#[test]
+fn a_hand_over_that_is_told_late_is_of_the_attempt_before() {
+    let (mut jobs, events) = job();
+    let again = Replay { tokens: vec![100, 101], preemptions: 1 };
+    for (from, event) in [
+        (PREFILL, prefilled()),
+        (PREFILL, token(0)),
+        (DECODE, prefilled()),
+        (DECODE, token(1)),
+        (DECODE, SequenceEvent::Preempted(again)),
+        (PREFILL, SequenceEvent::HandedOver),
+        (PREFILL, SequenceEvent::Failed(JobError::NotFinite)),
+    ] {
+        jobs.hear(from, SEQ, event);
+    }
+    drop(jobs);
+    assert_eq!(events.iter().last(), Some(Event::Failed(JobError::NotFinite)));
+}
+
+/// And where it is told in time, the next one counts.
+#[test]
+fn each_attempt_is_handed_over_once() {
+    let (mut jobs, _events) = job();
+    let again = || SequenceEvent::Preempted(Replay { tokens: vec![100], preemptions: 1 });
+    for (from, event) in
+        [(PREFILL, token(0)), (PREFILL, SequenceEvent::HandedOver), (DECODE, again()), (PREFILL, SequenceEvent::HandedOver)]
+    {
+        jobs.hear(from, SEQ, event);
+    }
+    assert!(!jobs.wants(SEQ), "decode has it");
+    assert_eq!(jobs.lost(PREFILL, &JobError::ShuttingDown), []);
+    assert_eq!(jobs.lost(DECODE, &JobError::ShuttingDown), aborts());
+}
