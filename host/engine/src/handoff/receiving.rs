@@ -328,7 +328,9 @@ impl Receiving {
                 scheduler.cancel(seq)
             };
         }
-        Some(Arrival::Gone { seq })
+        // One that came again meanwhile is known as before.
+        let again = self.coming.values().any(|coming| coming.ticket.entry.seq == seq);
+        (!again).then_some(Arrival::Gone { seq })
     }
 
     /// Slots that are whole: check tags, convert and scatter.

@@ -29,6 +29,8 @@ pub(super) struct Arm {
     pub(super) policy: PolicyChoice,
     /// `None`: it is away.
     pub(super) rival_every_us: Option<u64>,
+    /// Tokens of each of its answers.
+    pub(super) rival_output: u32,
     /// Of each tenant.
     pub(super) quota: Quota,
     /// Pages that a tenant may have in the prefix tree.
@@ -162,6 +164,7 @@ impl Running<'_> {
             while let Some(asked) = self.doors[tenant].open() {
                 let seq = SeqId(self.next_seq);
                 self.next_seq += 1;
+                let output = if tenant == RIVAL { self.arm.rival_output } else { OUTPUT_TOKENS };
                 let job = Job {
                     seq,
                     request: RequestId(seq.0),
@@ -171,10 +174,10 @@ impl Running<'_> {
                     deadline_us: None,
                     prompt: asked.prompt.clone(),
                     scope: Some(PrefixScope([tenant as u8 + 1; 32])),
-                    sampling: greedy(OUTPUT_TOKENS, Vec::new()),
+                    sampling: greedy(output, Vec::new()),
                     events: Box::new(Sink(seq, self.mailbox.clone(), self.clock.clone())),
                 };
-                let answer = alone(&asked.prompt, OUTPUT_TOKENS);
+                let answer = alone(&asked.prompt, output);
                 self.engine.handle().submit(job).map_err(|error| SimError::Alone(error.to_string()))?;
                 self.inside.insert(seq, Inside { tenant, asked, tokens: 0, answer });
             }

@@ -21,14 +21,16 @@ use door::Quota;
 /// Requests of the tenant that is measured.
 const MEASURED: u32 = 120;
 /// Between two of them: never so close that one waits for the other where they are alone.
-const EVERY_US: (u64, u32) = (1_600_000, 800_000);
+const EVERY_US: (u64, u32) = (2_600_000, 800_000);
 /// Its prompts: a part that all have alike, and one of their own.
 const SHARED_TOKENS: u32 = 512;
-const OWN_TOKENS: u32 = 2_000;
+const OWN_TOKENS: u32 = 3_500;
 /// The rival's prompts, each of its own.
 const RIVAL_TOKENS: u32 = 1_200;
 const OUTPUT_TOKENS: u32 = 16;
-/// Every answer, of both.
+/// Of the rival's answers where it floods: as long as decode has many of them, prefill cannot hand over what it has.
+const FLOOD_OUTPUT_TOKENS: u32 = 200;
+/// Every prompt with its answer.
 const CONTEXT: u32 = 4_096;
 /// A tenant that sends this many times its share, which is half of what the device can do.
 const TIMES_ITS_SHARE: u64 = 20;
@@ -127,13 +129,20 @@ pub fn contest(contest: Contest, seed: u64) -> Result<ContestReport, SimError> {
 
 fn arms(contest: Contest) -> [Arm; 3] {
     let fair = PolicyChoice::Guest(Guest::Fair);
-    let alone = Arm { name: "alone", policy: fair, rival_every_us: None, quota: Quota::NONE, owner_pages: u32::MAX };
+    let alone = Arm {
+        name: "alone",
+        policy: fair,
+        rival_every_us: None,
+        rival_output: OUTPUT_TOKENS,
+        quota: Quota::NONE,
+        owner_pages: u32::MAX,
+    };
     // Each tenant's requests wait apart at the door, so that the one that sends too much is refused, and not the other.
     let waits = Quota { max_waiting: 64, ..Quota::NONE };
     match contest {
         // As fast as it is answered or refused, and faster.
         Contest::Flood => {
-            let floods = Arm { rival_every_us: Some(RIVAL_WORK_US / 10), ..alone };
+            let floods = Arm { rival_every_us: Some(RIVAL_WORK_US / 10), rival_output: FLOOD_OUTPUT_TOKENS, ..alone };
             // The default of `prefix_tenant_percent`: equal shares.
             let share = shape(&alone).pages[0] / crate::workload::TENANTS;
             let quota = Quota { max_running: 1, ..waits };
@@ -152,11 +161,12 @@ fn arms(contest: Contest) -> [Arm; 3] {
     }
 }
 
-/// As a server has it by default, but for what is said.
+/// What an operator sets, in all arms alike.
 fn shape(arm: &Arm) -> Shape {
     let limits = StageLimits {
         max_step_tokens: 0,
-        max_step_us: Some(100_000),
+        // Half the default: of two such steps a first token may have to wait for others' tokens.
+        max_step_us: Some(50_000),
         max_sequences: 16,
         max_resident: 16,
         max_waiting: 512,

@@ -95,9 +95,10 @@ impl World<'_> {
 
     fn reassign(&mut self) {
         let Some((seq, pool, place)) = self.somebody(|place| place != Place::Waiting) else { return };
-        let table = self.engine.table(pool, seq);
-        let index = self.rng.index(table.len());
-        let Some(stolen) = self.engine.steal(pool, seq, index) else { return };
+        let index = self.rng.index(self.engine.table(pool, seq).len());
+        if !self.take_away(pool, seq, index) {
+            return;
+        }
         let stage = POOLS[pool.0 as usize];
         let state = match (place, stage) {
             (Place::HandOff, Stage::Prefill) => "hand_off_source",
@@ -105,10 +106,17 @@ impl World<'_> {
             (place, _) => place.name(),
         };
         self.count(FaultKind::Reassign, state);
+    }
+
+    /// The pool hands a page of a sequence out again. False: the sequence has no such page.
+    pub(super) fn take_away(&mut self, pool: PoolId, seq: SeqId, index: usize) -> bool {
+        let table = self.engine.table(pool, seq);
+        let Some(stolen) = self.engine.steal(pool, seq, index) else { return false };
         self.lose(pool, stolen.page);
         self.taken.insert((pool.0, stolen.page.0, table[index].tag.raw()));
         self.device.expect_intruder(pool.0 as usize, stolen.page.0, stolen.tag.raw());
         self.thefts = true;
+        true
     }
 
     /// Everybody whose table names the page has lost it.

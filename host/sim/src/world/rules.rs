@@ -20,12 +20,9 @@ fn a_suspicion_that_is_over_excuses_nothing() {
     scene([40, 40], |world| {
         let first = world.ask(0, 20, 8);
         world.until(DECODE, Kind::Step);
-        let stolen = world.engine.steal(PoolId(1), first, 0).unwrap();
-        world.lose(PoolId(1), stolen.page);
-        world.run_queue(DECODE);
-        world.turn();
-        world.without(usize::MAX, 3);
-        assert_eq!(world.end_of(first), Some("page_mismatch"));
+        assert!(world.take_away(PoolId(1), first, 0));
+        world.without(usize::MAX, 4);
+        assert_eq!((world.end_of(first), &world.violation), (Some("page_mismatch"), &None));
         world.engine.return_stolen();
         world.engine.readmit_all();
         world.without(usize::MAX, 3);
@@ -41,17 +38,15 @@ fn a_suspicion_that_is_over_excuses_nothing() {
 #[test]
 fn a_suspicion_excuses_those_that_it_takes_pages_from() {
     scene([40, 40], |world| {
-        let (first, other) = (world.ask(0, 20, 8), world.ask(1, 20, 8));
+        let (first, other) = (world.ask(0, 20, 8), world.ask(1, 20, 28));
         world.until(DECODE, Kind::Step);
-        let stolen = world.engine.steal(PoolId(1), first, 0).unwrap();
-        world.lose(PoolId(1), stolen.page);
-        while world.end_of(first).is_none() {
+        assert!(world.take_away(PoolId(1), first, 0));
+        while world.end_of(first).is_none() && world.violation.is_none() {
             world.without(usize::MAX, 1);
         }
-        if world.end_of(other).is_none() {
-            assert_eq!(told(world, other, Event::Finished(FinishReason::Length)), None);
-            world.engine.abort(other);
-        }
+        assert_eq!((world.end_of(first), world.end_of(other)), (Some("page_mismatch"), None));
+        assert_eq!(told(world, other, Event::Finished(FinishReason::Length)), None);
+        world.engine.abort(other);
     });
 }
 
