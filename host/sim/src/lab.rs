@@ -52,6 +52,8 @@ pub(crate) struct Shape {
     /// Pages that a tenant may have in the prefix tree; `None`: no tree.
     pub(crate) owner_pages: Option<u32>,
     pub(crate) max_waiting: usize,
+    /// Of the tenants.
+    pub(crate) weights: [u32; TENANTS as usize],
 }
 
 /// Pools of every world: one that prefills, two that decode, each in a lane.
@@ -101,7 +103,7 @@ impl Lab {
         let spec = EngineSpec {
             pools: POOLS.iter().enumerate().map(|(index, &stage)| self.pool(shape, off, (index, stage), &backend)).collect(),
             lanes: LANES.iter().enumerate().map(|(index, &pools)| lane(index, pools, shape.max_waiting)).collect(),
-            tenants: shares(),
+            tenants: shares(shape),
             schedule,
             clock: clock.clone() as Arc<dyn Clock>,
             boot_nonce,
@@ -129,7 +131,7 @@ impl Lab {
         let spec = StageSpec {
             pools: vec![self.pool(shape, off, (index, POOLS[index]), backend)],
             lanes: lanes.zip(life.ports).map(lane).collect(),
-            tenants: shares(),
+            tenants: shares(shape),
             schedule,
             clock: clock.clone() as Arc<dyn Clock>,
             boot_nonce,
@@ -188,8 +190,8 @@ pub(crate) struct Process<'a> {
     pub(crate) boot_nonce: u16,
 }
 
-fn shares() -> Vec<TenantShare> {
-    vec![TenantShare { weight: 1, tier: 1 }; TENANTS as usize]
+fn shares(shape: &Shape) -> Vec<TenantShare> {
+    shape.weights.map(|weight| TenantShare { weight, tier: 1 }).into()
 }
 
 fn switch_off(engine: &mut SteppedEngine, off: Option<GuardOff>) {

@@ -91,7 +91,7 @@ impl Jobs {
         }
         if from == live.route.prefill && live.place == Place::Decode {
             // What it said before it handed over may come late; that it failed is of an attempt that was given up.
-            if !matches!(event, SequenceEvent::Prefilled { .. } | SequenceEvent::Token { .. }) {
+            if !matches!(event, SequenceEvent::Prefilled { .. } | SequenceEvent::Token { .. } | SequenceEvent::HandedOver) {
                 return errands;
             }
         }

@@ -19,6 +19,7 @@ use crate::lab::{Lab, POOLS};
 use crate::policy::{Mood, PolicyChoice, slot};
 use crate::rng::Rng;
 use crate::solo::greedy;
+use crate::workload::TENANTS;
 
 const MEASURED_TENANT: usize = 0;
 const RIVAL: usize = 1;
@@ -35,6 +36,8 @@ pub(super) struct Arm {
     pub(super) quota: Quota,
     /// Pages that a tenant may have in the prefix tree.
     pub(super) owner_pages: u32,
+    /// Shares of tokens.
+    pub(super) weights: [u32; TENANTS as usize],
 }
 
 struct Asked {

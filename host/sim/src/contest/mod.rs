@@ -13,6 +13,7 @@ use millrace_scheduler::StageLimits;
 use crate::lab::{EngineKind, Lab, Shape};
 use crate::policy::{Guest, PolicyChoice};
 use crate::rng::Rng;
+use crate::workload::TENANTS;
 use crate::{Contest, SimError};
 
 use arm::{Arm, run};
@@ -136,6 +137,7 @@ fn arms(contest: Contest) -> [Arm; 3] {
         rival_output: OUTPUT_TOKENS,
         quota: Quota::NONE,
         owner_pages: u32::MAX,
+        weights: [1; TENANTS as usize],
     };
     // Each tenant's requests wait apart at the door, so that the one that sends too much is refused, and not the other.
     let waits = Quota { max_waiting: 64, ..Quota::NONE };
@@ -144,11 +146,12 @@ fn arms(contest: Contest) -> [Arm; 3] {
         Contest::Flood => {
             let floods = Arm { rival_every_us: Some(RIVAL_WORK_US / 10), rival_output: FLOOD_OUTPUT_TOKENS, ..alone };
             // The default of `prefix_tenant_percent`: equal shares.
-            let share = shape(&alone).pages[0] / crate::workload::TENANTS;
-            let quota = Quota { max_running: 1, ..waits };
+            let share = shape(&alone).pages[0] / TENANTS;
+            // What it is sold: most of what there is when it wants it, and the rival what is left, one request at a time.
+            let (weights, quota) = ([4, 1, 1], Quota { max_running: 1, ..waits });
             [
                 alone,
-                Arm { name: "quotas", quota, owner_pages: share, ..floods },
+                Arm { name: "quotas", quota, weights, owner_pages: share, ..floods },
                 Arm { name: "no quotas", quota: waits, ..floods },
             ]
         }
@@ -178,7 +181,15 @@ fn shape(arm: &Arm) -> Shape {
     };
     // Sixteen of the longest prompts, in either pool.
     let pages = 16 * (SHARED_TOKENS + OWN_TOKENS + OUTPUT_TOKENS).div_ceil(32);
-    Shape { page_tokens: 32, pages: [pages; 2], limits, chunk: 512, owner_pages: Some(arm.owner_pages), max_waiting: 512 }
+    Shape {
+        page_tokens: 32,
+        pages: [pages; 2],
+        limits,
+        chunk: 512,
+        owner_pages: Some(arm.owner_pages),
+        max_waiting: 512,
+        weights: arm.weights,
+    }
 }
 
 /// Tokens of a prompt of the measured tenant.

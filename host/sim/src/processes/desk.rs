@@ -125,7 +125,7 @@ impl Desk {
             return (!over).then_some(Errand::Abort(from, seq));
         };
         let stage = POOLS[from.0 as usize];
-        let began = matches!(told, Told::Token(..) | Told::Event(Event::Prefilled { .. }));
+        let began = matches!(told, Told::Token(..) | Told::HandedOver | Told::Event(Event::Prefilled { .. }));
         // That it failed in prefill is of an attempt that was given up.
         if stage == Stage::Prefill && live.place == Stage::Decode && !began {
             return None;

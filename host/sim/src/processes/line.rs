@@ -3,7 +3,9 @@
 //!
 //! TCP delays and breaks: then what had not arrived is lost, each side learns of it when it does, and another connection follows. It
 //! neither repeats frames nor changes their order; the protocol promises to bear that too, so here it happens, within a connection and
-//! from one to the next. What opens a connection stays first: TCP and TLS see to that, and the protocol counts on it.
+//! from one to the next. What opens a connection stays first: TCP and TLS see to that, and the protocol counts on it. It promises that
+//! nothing wrong follows from another order, not that everything goes on: a transfer whose end came before its beginning waits for the
+//! next connection, in which all that is open is said again. So a connection on which the order changed does not last.
 
 use std::collections::VecDeque;
 
@@ -16,6 +18,8 @@ const KEPT: usize = 8;
 /// Turns that a frame may take by itself, and with a delay.
 const LATENCY: u32 = 3;
 const LONG: u32 = 60;
+/// Turns that a connection lasts on which the order changed.
+const DISORDERED: u32 = 200;
 /// Turns until a side learns that the connection is gone, and until there is another.
 const UNNOTICED: u32 = 12;
 const PAUSE: u32 = 8;
@@ -64,11 +68,13 @@ pub(super) struct Line {
     flights: [VecDeque<Flight>; 2],
     kept: VecDeque<(usize, Vec<u8>)>,
     state: State,
+    /// When the connection breaks because the order changed on it.
+    ends_at: Option<u64>,
 }
 
 impl Line {
     pub(super) fn new(ends: [ByHand; 2]) -> Self {
-        Self { ends, flights: Default::default(), kept: VecDeque::new(), state: State::Down { until: 0 } }
+        Self { ends, flights: Default::default(), kept: VecDeque::new(), state: State::Down { until: 0 }, ends_at: None }
     }
 
     /// What happens of itself in a turn.
@@ -81,7 +87,8 @@ impl Line {
                 self.state = if told == [true; 2] { State::Up } else { State::Opening { told } };
             }
             State::Up => {
-                if !self.collect(now, rng) {
+                let is_over = self.ends_at.is_some_and(|at| at <= now);
+                if !self.collect(now, rng) || is_over {
                     return self.lose(now, rng);
                 }
                 (0..2).for_each(|from| self.deliver(from, now));
@@ -148,6 +155,7 @@ impl Line {
             flights.truncate(rng.index(flights.len() + 1));
             flights.iter_mut().for_each(|flight| flight.due = flight.due.min(now));
         }
+        self.ends_at = None;
         let mut learns = || Some(now + u64::from(rng.below(UNNOTICED)));
         self.state = State::Breaking { at: [learns(), learns()] };
     }
@@ -155,6 +163,7 @@ impl Line {
     /// One side is another life, with nothing of what was.
     pub(super) fn replace(&mut self, side: usize, end: ByHand, now: u64) {
         self.ends[side] = end;
+        self.ends_at = None;
         self.flights.iter_mut().for_each(VecDeque::clear);
         let mut at = match self.state {
             State::Down { .. } => [None; 2],
@@ -192,6 +201,7 @@ impl Line {
                 let at = *rng.pick(&pairs)?;
                 let [before, behind] = flights.get_disjoint_mut([at - 1, at]).ok()?;
                 std::mem::swap(&mut before.frame, &mut behind.frame);
+                self.ends_at.get_or_insert(now + u64::from(rng.below(DISORDERED)));
                 Some(direction)
             }
         }
@@ -211,6 +221,6 @@ impl Line {
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.state == State::Up && self.flights.iter().all(VecDeque::is_empty)
+        self.state == State::Up && self.ends_at.is_none() && self.flights.iter().all(VecDeque::is_empty)
     }
 }

@@ -17,6 +17,7 @@ use crate::policy::{Mood, PolicyChoice, SharedMood, slot};
 use crate::processes::{Apart, Life, Processes};
 use crate::rng::Rng;
 use crate::trace::Trace;
+use crate::workload::TENANTS;
 use crate::{FaultKind, SimError, Tally};
 
 const POLICY_FAULTS: [FaultKind; 4] =
@@ -169,5 +170,6 @@ fn shape(rng: &mut Rng, kind: EngineKind) -> Shape {
         chunk: 4 + rng.below(28),
         owner_pages: (!rng.one_in(5)).then(|| if rng.one_in(3) { rng.below(8) } else { u32::MAX }),
         max_waiting: max_waiting as usize,
+        weights: [1; TENANTS as usize],
     }
 }

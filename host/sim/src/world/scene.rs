@@ -12,7 +12,7 @@ use crate::device::submission::{Kind, Named};
 use crate::lab::{EngineKind, Lab, Shape};
 use crate::policy::{Policies, PolicyChoice};
 use crate::rng::Rng;
-use crate::workload::{MAX_OUTPUT, Request};
+use crate::workload::{MAX_OUTPUT, Request, TENANTS};
 
 const IN_PROCESS: Transports = Transports::Only(Transport::InProcess);
 const NATIVE: Policies = Policies::Only(PolicyChoice::Native);
@@ -32,7 +32,7 @@ fn shape(pages: [u32; 2], chunk: u32) -> Shape {
         max_view_rows: 16,
         step_us_hint: 1000,
     };
-    Shape { page_tokens: 4, pages, limits, chunk, owner_pages: Some(u32::MAX), max_waiting: 8 }
+    Shape { page_tokens: 4, pages, limits, chunk, owner_pages: Some(u32::MAX), max_waiting: 8, weights: [1; TENANTS as usize] }
 }
 
 /// A world in which only what the scene says happens; a prompt is one step.
