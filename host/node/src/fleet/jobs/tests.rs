@@ -166,11 +166,20 @@ fn a_hand_over_that_is_told_late_is_of_the_attempt_before() {
 fn each_attempt_is_handed_over_once() {
     let (mut jobs, _events) = job();
     let again = || SequenceEvent::Preempted(Replay { tokens: vec![100], preemptions: 1 });
-    for (from, event) in
-        [(PREFILL, token(0)), (PREFILL, SequenceEvent::HandedOver), (DECODE, again()), (PREFILL, SequenceEvent::HandedOver)]
-    {
-        jobs.hear(from, SEQ, event);
-    }
+    let told = [
+        // In time; behind what decode told; and behind its sending it back.
+        (PREFILL, token(0)),
+        (PREFILL, SequenceEvent::HandedOver),
+        (DECODE, again()),
+        (DECODE, token(1)),
+        (PREFILL, SequenceEvent::HandedOver),
+        (DECODE, again()),
+        (DECODE, token(2)),
+        (DECODE, again()),
+        (PREFILL, SequenceEvent::HandedOver),
+        (PREFILL, SequenceEvent::HandedOver),
+    ];
+    told.into_iter().for_each(|(from, event)| drop(jobs.hear(from, SEQ, event)));
     assert!(!jobs.wants(SEQ), "decode has it");
     assert_eq!(jobs.lost(PREFILL, &JobError::ShuttingDown), []);
     assert_eq!(jobs.lost(DECODE, &JobError::ShuttingDown), aborts());
