@@ -1,7 +1,9 @@
 //! Worlds full of faults, the short form; `millrace simulate` is the long one. Nothing may be seen that must not be, and everything that
 //! was to strike must have struck.
 
-use millrace_sim::{CampaignOptions, EngineKind, FaultKind, Lab, Policies, Report, WorldOptions, campaign};
+use millrace_sim::{
+    CampaignOptions, EngineKind, FaultKind, Lab, Policies, Report, Transport, Transports, WorldOptions, campaign,
+};
 
 fn run(engine: EngineKind, seeds: u64, world: WorldOptions) -> Report {
     let options = CampaignOptions {
@@ -43,6 +45,24 @@ fn every_fault_strikes_and_nothing_is_seen_that_must_not_be() {
         let struck = tally.faults.keys().filter(|(struck, _)| *struck == kind).count();
         assert_eq!(struck, states, "{kind} in {:?}", tally.faults);
     }
+}
+
+/// Every pool a process of its own, which may die; messages late, lost with their connection, twice and out of order.
+#[test]
+fn processes_with_messages_between_them_lose_nothing() {
+    let world = WorldOptions { transport: Transports::Only(Transport::Messages), ..WorldOptions::default() };
+    let report = run(EngineKind::Fake, 250, world.clone());
+    assert_eq!(report.never_fired(&world), [], "{:?}", report.tally);
+    let tally = &report.tally;
+    assert!(tally.hand_offs > 1000 && tally.preemptions > 200, "{tally:?}");
+    let messages = [FaultKind::MessageDelayed, FaultKind::MessageDuplicated, FaultKind::MessageReordered];
+    let states = |kind| tally.faults.keys().filter(|(struck, _)| *struck == kind).map(|(_, state)| *state).collect::<Vec<_>>();
+    for kind in messages {
+        assert_eq!(states(kind), ["to_decode", "to_prefill"], "{kind}");
+    }
+    assert_eq!(states(FaultKind::ConnectionLost), ["idle", "with_messages"]);
+    let deaths = states(FaultKind::ProcessDeath);
+    assert!(deaths.contains(&"prefill") && deaths.contains(&"decode"), "{deaths:?}");
 }
 
 /// Whoever is there at the end gets its whole answer; nobody fails but those that came too late or were too long.

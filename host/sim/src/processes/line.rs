@@ -138,11 +138,11 @@ impl Line {
 
     /// What has arrived is read before a side learns that no more comes.
     fn tell(&mut self, mut at: [Option<u64>; 2], now: u64, rng: &mut Rng) {
-        for side in 0..2 {
+        for (side, at) in at.iter_mut().enumerate() {
             self.deliver(1 - side, now);
             let read = self.flights[1 - side].is_empty();
-            if at[side].is_some_and(|at| at <= now) && read && self.ends[side].close() {
-                at[side] = None;
+            if at.is_some_and(|at| at <= now) && read && self.ends[side].close() {
+                *at = None;
             }
         }
         let pause = now + u64::from(rng.below(PAUSE));
