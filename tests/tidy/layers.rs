@@ -18,7 +18,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("scheduler", &["core", "kv", "policy"]),
     ("transfer", &[]),
     ("engine", &["core", "ops", "kv", "model", "policy", "scheduler", "transfer"]),
-    ("sim", &["core", "ops", "cpu", "kv", "model", "policy", "policy-wasm", "scheduler", "engine"]),
+    ("sim", &["core", "ops", "cpu", "kv", "model", "policy", "policy-wasm", "scheduler", "transfer", "engine"]),
     (
         "node",
         &[

@@ -1,6 +1,7 @@
 //! The house rules as tests: layering, sizes, names, fences. Each test lists everything that breaks its rule. Reads the text of the
 //! repository's files and manifests; compiles and runs nothing.
 
+mod features;
 mod fences;
 mod functions;
 mod layers;

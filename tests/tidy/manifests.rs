@@ -11,7 +11,7 @@ pub(crate) struct Package {
     pub(crate) directory: String,
     pub(crate) name: String,
     pub(crate) dependencies: Vec<Dependency>,
-    table: Table,
+    pub(crate) table: Table,
 }
 
 pub(crate) struct Dependency {

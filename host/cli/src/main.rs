@@ -1,4 +1,5 @@
-//! The `millrace` binary: parses the command line, calls, prints. Exit codes: 0 fine, 1 failed, 2 usage or configuration.
+//! The `millrace` binary: parses the command line, calls, prints. Exit codes: 0 fine, 1 failed, 2 usage or configuration, 3 (of
+//! `simulate` alone) nothing failed, but less was seen than was asked for.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -12,6 +13,7 @@ mod plan;
 mod policy;
 mod quantize;
 mod serve;
+#[cfg(feature = "simulate")]
 mod simulate;
 
 use std::fmt;
@@ -50,6 +52,7 @@ enum Command {
     #[command(subcommand)]
     Policy(policy::Policy),
     /// Worlds full of faults: the real engine under a virtual clock, every token and every page judged.
+    #[cfg(feature = "simulate")]
     Simulate(simulate::SimulateArgs),
     /// Measurements.
     #[command(subcommand)]
@@ -62,6 +65,9 @@ pub(crate) enum Failure {
     Usage(String),
     /// Anything else: exit code 1.
     Failed(anyhow::Error),
+    /// Nothing is wrong, but less was seen than was asked for: exit code 3.
+    #[cfg(feature = "simulate")]
+    Incomplete(String),
 }
 
 /// A usage error on its way through code whose other errors are none.
@@ -93,6 +99,7 @@ fn main() -> ExitCode {
         Command::Plan(args) => plan::run(&args),
         Command::Quantize(args) => quantize::run(&args),
         Command::Policy(command) => command.run(),
+        #[cfg(feature = "simulate")]
         Command::Simulate(args) => simulate::run(&args),
         Command::Bench(command) => command.run(),
     };
@@ -101,6 +108,11 @@ fn main() -> ExitCode {
         Err(Failure::Usage(message)) => {
             eprintln!("error: {message}");
             ExitCode::from(2)
+        }
+        #[cfg(feature = "simulate")]
+        Err(Failure::Incomplete(message)) => {
+            eprintln!("error: {message}");
+            ExitCode::from(3)
         }
         Err(Failure::Failed(error)) => {
             eprintln!("error: {}", told_once(&error));

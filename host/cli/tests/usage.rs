@@ -43,14 +43,24 @@ const POLICY: [(&str, &[&str], &str); 10] = [
     ("policy inspect", &[], "<FILE>"),
 ];
 
-const ENGINES: [(&str, &[&str], &str); 7] = [
+const ENGINES: [(&str, &[&str], &str); 2] = [
     ("engine prefill", &["--pool", "p"], "--config"),
     ("engine decode", &["-c", "/nowhere.toml", "--pool", "p"], "/nowhere.toml"),
+];
+
+#[cfg(not(feature = "simulate"))]
+const SIMULATE: [(&str, &[&str], &str); 0] = [];
+#[cfg(feature = "simulate")]
+const SIMULATE: [(&str, &[&str], &str); 9] = [
     ("simulate", &["--rate", "1001"], "--rate"),
     ("simulate", &["--faults", "rain"], "rain"),
     ("simulate", &["--threads", "0"], "--threads"),
     ("simulate", &["--requests", "1001"], "--requests"),
-    ("simulate", &["--aborts", "5", "--rate", "0"], "raise --rate"),
+    ("simulate", &["--seeds", "0"], "--seeds"),
+    ("simulate", &["--from", "18446744073709551615", "--seeds", "2"], "begin at a lower one"),
+    ("simulate", &["--aborts", "5", "--rate", "0"], "no client goes away"),
+    ("simulate", &["--aborts", "5", "--faults", "reassign"], "no client goes away"),
+    ("simulate", &["--reassignments", "5", "--faults", "abort"], "nothing reassigns one"),
 ];
 
 /// Runs a command with arguments that are refused; `named` is what the message is about.
@@ -146,7 +156,7 @@ fn every_command_refuses_wrong_usage_alike() {
         ("quantize", vec![model, "/nowhere/out", "--weights", "fp8", "--threads", "5000"], "--threads 5000"),
     ];
     let benches = benches(model);
-    let elsewhere = POLICY.iter().chain(&ENGINES);
+    let elsewhere = POLICY.iter().chain(&ENGINES).chain(&SIMULATE);
     let mut seen = BTreeSet::new();
     for (command, more, named) in
         cases.iter().chain(&benches).map(|(command, more, named)| (*command, more.as_slice(), *named)).chain(elsewhere.copied())

@@ -157,7 +157,10 @@ impl Driver {
         };
         let Scheduler::Prefill(scheduler) = &mut self.pools[prefill].scheduler else { return };
         match scheduler.submit(entry) {
-            Ok(()) => self.jobs.insert(job, now_us),
+            Ok(()) => {
+                self.pools[prefill].draft_is_old = true;
+                self.jobs.insert(job, now_us);
+            }
             // The gate counted a moment ago; whoever lost the race hears it as an event.
             Err(error) => job.events.emit(crate::Event::Failed(JobError::Device(error.to_string()))),
         }
@@ -310,8 +313,9 @@ impl Driver {
             return self.jobs.preempted(seq, Replay { tokens: entry.replay, preemptions: entry.preemptions });
         };
         let Scheduler::Prefill(scheduler) = &mut self.pools[prefill].scheduler else { return };
-        if let Err(error) = scheduler.submit(entry) {
-            self.failed(seq, JobError::Device(error.to_string()));
+        match scheduler.submit(entry) {
+            Ok(()) => self.pools[prefill].draft_is_old = true,
+            Err(error) => self.failed(seq, JobError::Device(error.to_string())),
         }
     }
 

@@ -22,13 +22,17 @@ fn answer_within_us(now_us: u64, expected_ends_us: impl Iterator<Item = u64>) ->
 impl Driver {
     /// Launches the planned step of an idle pool, then plans the one after it.
     pub(crate) fn launch(&mut self, index: usize) {
-        if self.pools[index].runner.is_busy() || !self.pools[index].is_healthy() {
+        if !self.pools[index].is_healthy() {
             return;
+        }
+        if self.pools[index].runner.is_busy() {
+            return self.plan_again(index);
         }
         let draft = match self.pools[index].draft.take() {
             Some(draft) => Some(draft),
             None => self.plan(index),
         };
+        self.pools[index].draft_is_old = false;
         self.tell_neighbours(index);
         let now_us = self.shared.clock.now_us();
         let Some(plan) = draft.and_then(|draft| self.pools[index].dispatch(draft)) else {
@@ -45,6 +49,13 @@ impl Driver {
         pool.last_rows = u32::try_from(plan.rows.len()).unwrap_or(u32::MAX);
         pool.phases.launch_us += self.shared.clock.now_us().saturating_sub(now_us);
         self.pools[index].draft = self.plan(index);
+    }
+
+    /// Whoever came while a step runs has a say in the next one: a plan that was made without him is made again, while there is time.
+    fn plan_again(&mut self, index: usize) {
+        if std::mem::take(&mut self.pools[index].draft_is_old) {
+            self.pools[index].draft = self.plan(index);
+        }
     }
 
     fn plan(&mut self, index: usize) -> Option<Draft> {

@@ -25,6 +25,8 @@ pub(crate) struct Pool {
     pub(crate) runner: StageRunner,
     /// The next step, planned while the last one ran.
     pub(crate) draft: Option<Draft>,
+    /// Somebody came since it was made.
+    pub(crate) draft_is_old: bool,
     pub(crate) steps: u64,
     /// Smoothed, from launch to end.
     pub(crate) step_us: u32,

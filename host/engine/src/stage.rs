@@ -4,7 +4,7 @@
 use millrace_core::{LaneId, Stage};
 use millrace_ops::KvLayout;
 
-use crate::driver::{Ends, Lane};
+use crate::driver::{Driver, Ends, Lane};
 use crate::handle::LaneGate;
 use crate::handoff::{Link, LinkSpec, Receiving, Sending, terms};
 use crate::pool::Pool;
@@ -16,18 +16,22 @@ use crate::{EngineError, EngineHandle, PoolSpec, StageLane, StageSpec};
 /// # Errors
 /// Where a pool cannot be allocated, or pools or lanes are not of one stage.
 pub fn start_stage(spec: StageSpec) -> Result<EngineHandle, EngineError> {
+    spawn(build_stage(spec)?)
+}
+
+/// Everything but the thread.
+pub(crate) fn build_stage(spec: StageSpec) -> Result<Driver, EngineError> {
     let StageSpec { pools, lanes, tenants, schedule, clock, boot_nonce, sinks } = spec;
     let gates = lanes.iter().map(|lane| gate(lane, &pools)).collect::<Result<Vec<_>, _>>()?;
     let parts = Parts { gates, tenants, schedule, clock, boot_nonce, sinks: Some(sinks) };
-    let driver = parts.build(&pools, |built, shared| {
+    parts.build(&pools, |built, shared| {
         let rows = (0..).map(LaneId).zip(lanes);
         rows.map(|(id, lane)| {
             lane.port.bell().hang(wake_of(shared));
             build_lane(id, lane, &pools, built)
         })
         .collect()
-    })?;
-    spawn(driver)
+    })
 }
 
 fn pool_of<'a>(lane: &StageLane, pools: &'a [PoolSpec]) -> Result<&'a PoolSpec, EngineError> {

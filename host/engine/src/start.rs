@@ -174,6 +174,7 @@ fn build_pool(spec: &PoolSpec, device: usize, boot_nonce: u16, shared: &Arc<Shar
         scheduler,
         runner: StageRunner::new(spec, wake(shared, &ended_us))?,
         draft: None,
+        draft_is_old: false,
         steps: 0,
         step_us: 0,
         phases: PhaseTimes::default(),

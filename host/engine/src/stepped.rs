@@ -13,8 +13,9 @@ use millrace_scheduler::SequenceState;
 
 use crate::driver::Driver;
 use crate::pool::Scheduler;
+use crate::stage::build_stage;
 use crate::start::build;
-use crate::{EngineError, EngineHandle, EngineSpec};
+use crate::{EngineError, EngineHandle, EngineSpec, StageSpec};
 
 /// Where a sequence is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -81,6 +82,16 @@ impl SteppedEngine {
     /// As for [`crate::start()`].
     pub fn new(spec: EngineSpec) -> Result<Self, EngineError> {
         let driver = build(spec)?;
+        let handle = EngineHandle { shared: driver.shared.clone() };
+        Ok(Self { driver, handle })
+    }
+
+    /// One stage's engine, whose lanes end in other ones.
+    ///
+    /// # Errors
+    /// As for [`crate::start_stage`].
+    pub fn stage(spec: StageSpec) -> Result<Self, EngineError> {
+        let driver = build_stage(spec)?;
         let handle = EngineHandle { shared: driver.shared.clone() };
         Ok(Self { driver, handle })
     }

@@ -10,9 +10,19 @@ use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConf
 use crate::belongings::Belongings;
 use crate::builder::Builder;
 use crate::compile::CompileGate;
-use crate::prepared::Shared;
+use crate::prepared::{Bound, Shared};
 use crate::ticker::Ticker;
 use crate::{EngineError, LoadError, LoadedPolicy, PolicyKind, PolicyOptions, load};
+
+/// What ends a call of a guest that does not end by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallBound {
+    /// The deadlines of its policy: for whoever waits for the answer.
+    Time,
+    /// So many units of fuel, about one for each instruction, whatever its deadlines: the same on every machine, however busy. What is
+    /// rebuilt then is rebuilt on the caller's thread. For simulations.
+    Fuel(u64),
+}
 
 /// What the whole process allows.
 #[derive(Clone)]
@@ -25,13 +35,14 @@ pub struct EngineOptions {
     pub max_memory_bytes: usize,
     /// Precision of deadlines, at least 100.
     pub tick_us: u64,
+    pub bound: CallBound,
 }
 
 impl EngineOptions {
-    /// 64 instances, 256 MiB, half a millisecond.
+    /// 64 instances, 256 MiB, calls bounded by time, to half a millisecond.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, max_instances: 64, max_memory_bytes: 256 << 20, tick_us: 500 }
+        Self { clock, max_instances: 64, max_memory_bytes: 256 << 20, tick_us: 500, bound: CallBound::Time }
     }
 }
 
@@ -50,8 +61,11 @@ impl PolicyEngine {
     /// The machine gives no address space or no threads.
     pub fn new(options: EngineOptions) -> Result<Self, EngineError> {
         let engine = start(&options)?;
-        let ticker = Ticker::start(&engine, options.tick_us)?;
-        let shared = Arc::new(Shared { engine, ticker, builder: Builder::start()?, clock: options.clock });
+        let (bound, builder) = match options.bound {
+            CallBound::Time => (Bound::Time(Ticker::start(&engine, options.tick_us)?), Builder::start()?),
+            CallBound::Fuel(most) => (Bound::Fuel(most), Builder::AtOnce),
+        };
+        let shared = Arc::new(Shared { engine, bound, builder, clock: options.clock });
         let belongings = Mutex::new(BTreeMap::new());
         Ok(Self(Arc::new(Inner { shared, compiles: CompileGate::default(), belongings })))
     }
@@ -91,7 +105,7 @@ impl Inner {
 
 /// Pooled instances where the address space allows, else one at a time.
 fn start(options: &EngineOptions) -> Result<Engine, EngineError> {
-    let mut config = config();
+    let mut config = config(options.bound);
     config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool(options)));
     Engine::new(&config).or_else(|error| {
         tracing::warn!(target: "millrace::policy", "no pool of instances, each is mapped by itself: {error:#}");
@@ -101,11 +115,11 @@ fn start(options: &EngineOptions) -> Result<Engine, EngineError> {
 }
 
 /// Everything off that policies do not need; what toolchains emit (bulk memory, SIMD, reference types, multi-value) stays on.
-fn config() -> Config {
+fn config(bound: CallBound) -> Config {
     let mut config = Config::new();
     // Decisions are plain synchronous calls; this also takes the component model's async parts out of reach.
     config.concurrency_support(false);
-    config.epoch_interruption(true);
+    config.epoch_interruption(bound == CallBound::Time).consume_fuel(bound != CallBound::Time);
     // Floats of a replayed decision have the same bits.
     config.cranelift_nan_canonicalization(true);
     config.gc_support(false).wasm_gc(false).wasm_function_references(false).wasm_exceptions(false);

@@ -12,7 +12,7 @@ pub(crate) fn classify(error: &wasmtime::Error, refused: bool) -> (FaultKind, St
         return (FaultKind::Unavailable, "all instances of the engine are in use; raise their number".to_owned());
     }
     let kind = match error.downcast_ref::<Trap>() {
-        Some(Trap::Interrupt) => FaultKind::Timeout,
+        Some(Trap::Interrupt | Trap::OutOfFuel) => FaultKind::Timeout,
         Some(Trap::AllocationTooLarge) => FaultKind::Memory,
         _ if refused => FaultKind::Memory,
         Some(_) => FaultKind::Trap,
@@ -20,6 +20,7 @@ pub(crate) fn classify(error: &wasmtime::Error, refused: bool) -> (FaultKind, St
         None => FaultKind::Invalid,
     };
     let mut detail = match kind {
+        FaultKind::Timeout if error.downcast_ref::<Trap>() == Some(&Trap::OutOfFuel) => "took more than its fuel".to_owned(),
         FaultKind::Timeout => "took longer than its deadline".to_owned(),
         FaultKind::Memory => "asked for more memory than its limit".to_owned(),
         _ => error.root_cause().to_string(),

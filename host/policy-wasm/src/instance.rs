@@ -16,7 +16,7 @@ use crate::imports::clock_random::seed;
 use crate::imports::journal::{Journal, Script};
 use crate::imports::metrics::MetricTable;
 use crate::limiter::Limiter;
-use crate::prepared::Prepared;
+use crate::prepared::{Bound, Prepared};
 use crate::ticker::ticks;
 use crate::trace::{self, Imports};
 use crate::wire::Info;
@@ -89,7 +89,9 @@ impl<W: World> Instance<W> {
         };
         let mut store = Store::new(&prepared.shared.engine, context);
         store.limiter(|context| &mut context.limiter);
-        interrupt(&mut store, deadline.clone(), prepared.shared.ticker.tick_us());
+        if let Bound::Time(ticker) = &prepared.shared.bound {
+            interrupt(&mut store, deadline.clone(), ticker.tick_us());
+        }
         store.set_hostcall_fuel(limits.output_bytes);
         // No policy world has resources.
         store.set_max_component_handles(16);
@@ -222,11 +224,19 @@ fn guarded<R>(
     deadline_us: u64,
     work: impl FnOnce(&mut Store<GuestContext>) -> wasmtime::Result<R>,
 ) -> Result<R, Fault> {
-    let ticker = &prepared.shared.ticker;
     store.data_mut().limiter.begin_call();
-    store.data().deadline.begin(deadline_us);
-    store.set_epoch_deadline(ticks(deadline_us, ticker.tick_us()));
-    let ticking = ticker.tick();
+    let ticking = match &prepared.shared.bound {
+        Bound::Time(ticker) => {
+            store.data().deadline.begin(deadline_us);
+            store.set_epoch_deadline(ticks(deadline_us, ticker.tick_us()));
+            Some(ticker.tick())
+        }
+        Bound::Fuel(most) => {
+            let without = |error: wasmtime::Error| (FaultKind::Trap, one_line(&format!("no fuel can be given: {error:#}")));
+            store.set_fuel(*most).map_err(without)?;
+            None
+        }
+    };
     let result = catch_unwind(AssertUnwindSafe(|| work(store)));
     drop(ticking);
     match result {

@@ -46,7 +46,7 @@ mod wire;
 mod worlds;
 
 pub use compile::componentize;
-pub use engine::{EngineOptions, PolicyEngine};
+pub use engine::{CallBound, EngineOptions, PolicyEngine};
 pub use error::{EngineError, LoadError};
 pub use inspect::{Inspection, Interface, inspect};
 pub use load::LoadedPolicy;

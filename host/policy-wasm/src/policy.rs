@@ -119,9 +119,13 @@ impl<W: World> WasmPolicy<W> {
 
     /// Has an instance prepared unless one is on its way.
     fn expect_instance(&self) {
-        let mut mailbox = self.mailbox.lock().unwrap_or_else(PoisonError::into_inner);
-        if !matches!(*mailbox, Mail::Empty) {
-            return;
+        let lock = || self.mailbox.lock().unwrap_or_else(PoisonError::into_inner);
+        {
+            let mut mailbox = lock();
+            if !matches!(*mailbox, Mail::Empty) {
+                return;
+            }
+            *mailbox = Mail::Expected;
         }
         let (prepared, target) = (self.prepared.clone(), self.mailbox.clone());
         let submitted = self.prepared.shared.builder.submit(move || {
@@ -131,8 +135,8 @@ impl<W: World> WasmPolicy<W> {
             };
             *target.lock().unwrap_or_else(PoisonError::into_inner) = mail;
         });
-        if submitted {
-            *mailbox = Mail::Expected;
+        if !submitted {
+            *lock() = Mail::Empty;
         }
     }
 

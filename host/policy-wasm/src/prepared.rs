@@ -15,10 +15,18 @@ use crate::instance::Owned;
 use crate::options::PolicyOptions;
 use crate::ticker::Ticker;
 
+/// What ends calls.
+pub(crate) enum Bound {
+    /// The deadline of each.
+    Time(Ticker),
+    /// The fuel of each.
+    Fuel(u64),
+}
+
 /// What one engine shares with all that it loaded; the ticker and the builder end with the last of them.
 pub(crate) struct Shared {
     pub(crate) engine: Engine,
-    pub(crate) ticker: Ticker,
+    pub(crate) bound: Bound,
     pub(crate) builder: Builder,
     pub(crate) clock: Arc<dyn Clock>,
 }

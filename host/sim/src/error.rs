@@ -7,6 +7,8 @@ pub enum SimError {
     )]
     Checkpoint(std::io::Error),
     #[error(transparent)]
+    Endless(#[from] crate::Endless),
+    #[error(transparent)]
     Model(#[from] millrace_model::ModelError),
     #[error(transparent)]
     Backend(#[from] millrace_ops::BackendError),
@@ -16,4 +18,6 @@ pub enum SimError {
     Alone(String),
     #[error("the built-in schedule policy does not load: {0}")]
     Policy(String),
+    #[error("the world of seed {seed} cannot be built: {source}")]
+    World { seed: u64, source: Box<SimError> },
 }

@@ -20,7 +20,7 @@ pub enum FaultKind {
     CopyDelayed,
     /// A queue fails with what it runs, and stays failed.
     StepFailure,
-    /// The process ends and another one begins.
+    /// A process ends and another one begins: the only one, or that of a pool.
     ProcessDeath,
     PolicyTrap,
     PolicyTimeout,
@@ -32,10 +32,18 @@ pub enum FaultKind {
     ClockJump,
     /// More work at once than pages or places.
     Exhausted,
+    /// Messages between two processes take long.
+    MessageDelayed,
+    /// A message comes twice, or one of an earlier connection comes once more.
+    MessageDuplicated,
+    /// A message overtakes the one before it.
+    MessageReordered,
+    /// A connection breaks, with what was on it.
+    ConnectionLost,
 }
 
 impl FaultKind {
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 18] = [
         Self::Reassign,
         Self::ReassignOnDevice,
         Self::LateWrite,
@@ -50,7 +58,16 @@ impl FaultKind {
         Self::PolicyIdle,
         Self::ClockJump,
         Self::Exhausted,
+        Self::MessageDelayed,
+        Self::MessageDuplicated,
+        Self::MessageReordered,
+        Self::ConnectionLost,
     ];
+
+    /// Whether it takes messages between processes to strike.
+    pub fn is_of_messages(self) -> bool {
+        matches!(self, Self::MessageDelayed | Self::MessageDuplicated | Self::MessageReordered | Self::ConnectionLost)
+    }
 
     /// As it is written on a command line and in reports.
     pub fn name(self) -> &'static str {
@@ -69,6 +86,10 @@ impl FaultKind {
             Self::PolicyIdle => "policy_idle",
             Self::ClockJump => "clock_jump",
             Self::Exhausted => "exhausted",
+            Self::MessageDelayed => "message_delayed",
+            Self::MessageDuplicated => "message_duplicated",
+            Self::MessageReordered => "message_reordered",
+            Self::ConnectionLost => "connection_lost",
         }
     }
 

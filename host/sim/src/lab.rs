@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use millrace_core::{Clock, KvFormat, LaneId, PoolId, Precision, Stage, StagePrecision, StageRecipe};
 use millrace_cpu::{CpuBackend, CpuCompute, CpuOptions};
-use millrace_engine::{EngineSpec, LaneSpec, PoolSpec, SteppedEngine, TagChecks};
+use millrace_engine::{EngineSpec, LaneSpec, PoolSpec, StageLane, StageSpec, SteppedEngine, TagChecks};
 use millrace_kv::{PrefixOptions, ZeroFreed};
 use millrace_model::Architecture;
 use millrace_ops::{Backend, Priority};
 use millrace_policy::ScheduleSlot;
 use millrace_scheduler::{StageLimits, TenantShare};
+use millrace_transfer::tcp::Port;
 
 use crate::clock::VirtualClock;
 use crate::device::cpu::CpuMachine;
@@ -17,7 +18,8 @@ use crate::device::fake::{FakeMachine, WriteFence};
 use crate::device::fake_memory::FakeBackend;
 use crate::device::machine::Machine;
 use crate::device::{ChecksLeftOut, Device, SimBackend};
-use crate::model::tiny;
+use crate::model::{FAKE_MAX_TOKENS, MAX_TOKENS, Size, tiny};
+use crate::processes::Life;
 use crate::workload::{Prompts, TENANTS};
 use crate::{GuardOff, SimError, solo};
 
@@ -50,6 +52,8 @@ pub(crate) struct Shape {
     /// Pages that a tenant may have in the prefix tree; `None`: no tree.
     pub(crate) owner_pages: Option<u32>,
     pub(crate) max_waiting: usize,
+    /// Of the tenants.
+    pub(crate) weights: [u32; TENANTS as usize],
 }
 
 /// Pools of every world: one that prefills, two that decode, each in a lane.
@@ -70,14 +74,14 @@ impl Lab {
     /// # Errors
     /// The model cannot be made or loaded.
     pub fn new(kind: EngineKind) -> Result<Self, SimError> {
-        let (memory, layers): (Arc<dyn Backend>, usize) = match kind {
-            EngineKind::Fake => (Arc::new(FakeBackend), 1),
+        let (memory, size): (Arc<dyn Backend>, Size) = match kind {
+            EngineKind::Fake => (Arc::new(FakeBackend), Size { layers: 1, max_tokens: FAKE_MAX_TOKENS }),
             EngineKind::Cpu => {
                 let options = CpuOptions { threads: 1, compute: CpuCompute::Reference, isa: None };
-                (Arc::new(CpuBackend::new(options)?), 2)
+                (Arc::new(CpuBackend::new(options)?), Size { layers: 2, max_tokens: MAX_TOKENS })
             }
         };
-        let (model, digest) = tiny(memory.as_ref(), layers)?;
+        let (model, digest) = tiny(memory.as_ref(), size)?;
         let mut lab = Self { kind, model, digest, memory, prompts: Prompts::Free };
         if kind == EngineKind::Cpu {
             lab.prompts = Prompts::Catalogue(solo::catalogue(&lab)?);
@@ -99,21 +103,46 @@ impl Lab {
         let spec = EngineSpec {
             pools: POOLS.iter().enumerate().map(|(index, &stage)| self.pool(shape, off, (index, stage), &backend)).collect(),
             lanes: LANES.iter().enumerate().map(|(index, &pools)| lane(index, pools, shape.max_waiting)).collect(),
-            tenants: vec![TenantShare { weight: 1, tier: 1 }; TENANTS as usize],
+            tenants: shares(shape),
             schedule,
             clock: clock.clone() as Arc<dyn Clock>,
             boot_nonce,
         };
         let mut engine = SteppedEngine::new(spec)?;
-        match off {
-            Some(GuardOff::Quarantine) => engine.switch_off(millrace_kv::Guard::Quarantine),
-            Some(GuardOff::Scope) => engine.switch_off(millrace_kv::Guard::Scope),
-            _ => {}
-        }
+        switch_off(&mut engine, off);
         Ok((engine, device))
     }
 
-    fn backend(&self, off: Option<GuardOff>) -> SimBackend {
+    /// The engine of one process, whose device is the others' too but for its queue.
+    pub(crate) fn stage(&self, shape: &Shape, off: Option<GuardOff>, process: Process<'_>) -> Result<SteppedEngine, SimError> {
+        let Process { life, schedule, clock, backend, boot_nonce } = process;
+        let index = life.pool.0 as usize;
+        let lanes = LANES.iter().enumerate().filter(|(_, pools)| pools.contains(&life.pool.0));
+        let lane = |((index, _), port): ((usize, &[u32; 2]), Port)| StageLane {
+            name: format!("lane{index}"),
+            pool: PoolId(0),
+            precision: Precision { prefill: precision(), decode: precision() },
+            max_waiting: shape.max_waiting,
+            incarnation: life.incarnation,
+            port,
+            model: "simulated".into(),
+            wire: KvFormat::F32,
+        };
+        let spec = StageSpec {
+            pools: vec![self.pool(shape, off, (index, POOLS[index]), backend)],
+            lanes: lanes.zip(life.ports).map(lane).collect(),
+            tenants: shares(shape),
+            schedule,
+            clock: clock.clone() as Arc<dyn Clock>,
+            boot_nonce,
+            sinks: life.sinks,
+        };
+        let mut engine = SteppedEngine::stage(spec)?;
+        switch_off(&mut engine, off);
+        Ok(engine)
+    }
+
+    pub(crate) fn backend(&self, off: Option<GuardOff>) -> SimBackend {
         let left_out = ChecksLeftOut { head: off == Some(GuardOff::HeadCheck), tail: off == Some(GuardOff::TailCheck) };
         let fence = if off == Some(GuardOff::WriteFence) { WriteFence::Off } else { WriteFence::On };
         let memory = self.memory.clone();
@@ -149,6 +178,27 @@ impl Lab {
             prefixes: shape.owner_pages.map(|owner_pages| PrefixOptions { owner_pages }),
             weights_digest: self.digest.clone(),
         }
+    }
+}
+
+/// What one process is made of beside its bounds.
+pub(crate) struct Process<'a> {
+    pub(crate) life: Life,
+    pub(crate) schedule: Arc<ScheduleSlot>,
+    pub(crate) clock: &'a Arc<VirtualClock>,
+    pub(crate) backend: &'a Arc<dyn Backend>,
+    pub(crate) boot_nonce: u16,
+}
+
+fn shares(shape: &Shape) -> Vec<TenantShare> {
+    shape.weights.map(|weight| TenantShare { weight, tier: 1 }).into()
+}
+
+fn switch_off(engine: &mut SteppedEngine, off: Option<GuardOff>) {
+    match off {
+        Some(GuardOff::Quarantine) => engine.switch_off(millrace_kv::Guard::Quarantine),
+        Some(GuardOff::Scope) => engine.switch_off(millrace_kv::Guard::Scope),
+        _ => {}
     }
 }
 

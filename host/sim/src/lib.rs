@@ -13,26 +13,39 @@
 //! somebody gave it; pages named by what runs belong to nobody else; the pools' invariants hold after every turn; once faults stop,
 //! everything ends, every page comes back, and none holds a number.
 //!
-//! It does not know HTTP, text or TOML. The hand-off here is the one within a process, whose messages are copies in queues: they can be
-//! late and fail, and cannot be lost or come twice.
+//! It does not know HTTP, text or TOML. The hand-off is the one within a process, whose copies in queues can be late and fail; or the
+//! one between processes, over a network that is played: see `processes`.
 #![forbid(unsafe_code)]
 
 mod campaign;
 mod clock;
+mod contest;
 mod device;
 mod error;
 mod faults;
 mod lab;
 mod model;
 mod policy;
+mod processes;
 mod rng;
 mod solo;
+mod trace;
 mod workload;
 mod world;
 
-pub use campaign::{CampaignOptions, Report, Violation, by_kind, campaign};
+pub use campaign::{CampaignOptions, Endless, MAX_THREADS, Report, Violation, by_kind, campaign};
+pub use contest::{ArmReport, ContestReport, Percentiles, contest};
 pub use error::SimError;
 pub use faults::{FaultKind, GuardOff, Tally};
 pub use lab::{EngineKind, Lab};
-pub use policy::PolicyChoice;
-pub use world::{Outcome, WorldOptions};
+pub use policy::{Guest, Policies, PolicyChoice};
+pub use world::{Outcome, Transport, Transports, WorldOptions};
+
+/// Two tenants want one engine: see [`contest()`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Contest {
+    /// One fills the pools and the queue with prompts that nobody had before; held by its tenant's quotas, or not.
+    Flood,
+    /// One sends twenty times its share; held by the fair policy, or served as it comes (`fcfs`).
+    Fairness,
+}

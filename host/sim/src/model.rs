@@ -14,8 +14,9 @@ use crate::rng::Rng;
 
 /// Ids of both engines' models.
 pub(crate) const VOCAB: u32 = 128;
-/// Longest context that the models take.
+/// Longest context that the CPU engine's model takes, and the fake engine's.
 pub(crate) const MAX_TOKENS: u32 = 512;
+pub(crate) const FAKE_MAX_TOKENS: u32 = 8_192;
 
 const HIDDEN: usize = 128;
 const HEADS: usize = 4;
@@ -24,23 +25,30 @@ const INTERMEDIATE: usize = 128;
 /// Tokens hang on the weights, so a repository of expected ones would have to change with it.
 const WEIGHT_SEED: u64 = 20_260_101;
 
-/// A Llama of so many layers with random weights, on a backend.
+/// What a model is to be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Size {
+    pub(crate) layers: usize,
+    pub(crate) max_tokens: u32,
+}
+
+/// A Llama with random weights, on a backend.
 ///
 /// # Errors
 /// There is no room for its files, or the backend refuses it.
-pub(crate) fn tiny(backend: &dyn Backend, layers: usize) -> Result<(Arc<dyn Architecture>, String), SimError> {
+pub(crate) fn tiny(backend: &dyn Backend, size: Size) -> Result<(Arc<dyn Architecture>, String), SimError> {
     let directory = tempfile::tempdir().map_err(SimError::Checkpoint)?;
-    write(directory.path(), layers).map_err(SimError::Checkpoint)?;
+    write(directory.path(), size).map_err(SimError::Checkpoint)?;
     let checkpoint = Checkpoint::open(directory.path()).map_err(millrace_model::ModelError::from)?;
     let model = load(&checkpoint, backend, StageRecipe::Stored, &mut WeightCache::default())?;
     Ok((model.into(), checkpoint.digest().to_owned()))
 }
 
-fn write(directory: &Path, layers: usize) -> std::io::Result<()> {
+fn write(directory: &Path, Size { layers, max_tokens }: Size) -> std::io::Result<()> {
     let config = format!(
         r#"{{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": {VOCAB}, "hidden_size": {HIDDEN},
             "intermediate_size": {INTERMEDIATE}, "num_hidden_layers": {layers}, "num_attention_heads": {HEADS},
-            "num_key_value_heads": 1, "head_dim": {HEAD_DIM}, "hidden_act": "silu", "max_position_embeddings": {MAX_TOKENS},
+            "num_key_value_heads": 1, "head_dim": {HEAD_DIM}, "hidden_act": "silu", "max_position_embeddings": {max_tokens},
             "rms_norm_eps": 1e-06, "tie_word_embeddings": false, "attention_bias": false, "mlp_bias": false,
             "eos_token_id": 2, "rope_theta": 10000.0, "torch_dtype": "bfloat16"}}"#
     );

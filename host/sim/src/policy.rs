@@ -1,7 +1,7 @@
-//! Schedule policies for worlds: the built-in guest, the native one, and either of them out of its mind now and then. Knows no world.
+//! Schedule policies for worlds: the built-in guests, the native one, and each of them out of its mind now and then. Knows no world.
 //!
-//! A guest's own deadline counts real time, which would make a run depend on the machine; here it is a minute, and what comes too late
-//! is decided by the seed.
+//! A guest's deadline counts real time, which would make a run depend on the machine; here its calls are bounded by fuel, and what comes
+//! too late is decided by the seed.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -10,26 +10,65 @@ use millrace_policy::{
     BreakerSettings, Budget, FairSchedule, FaultKind as PolicyFaultKind, Plan, Policy, PolicyFault, PolicyInfo, PolicyReport,
     SchedulePolicy, ScheduleSlot, Table,
 };
-use millrace_policy_wasm::{EngineOptions, LoadedPolicy, PolicyEngine, PolicyKind, builtin};
+use millrace_policy_wasm::{CallBound, EngineOptions, LoadedPolicy, PolicyEngine, PolicyKind, PolicyOptions, builtin};
 
 use crate::clock::VirtualClock;
 use crate::rng::Rng;
 use crate::{FaultKind, SimError};
 
-const MINUTE_US: u64 = 60_000_000;
+/// Of one call, start and configuration included: far more than the built-in guests take for as many rows as there are here.
+const FUEL: u64 = 50_000_000;
 
-/// Compiled once a process.
-fn guest() -> Result<&'static LoadedPolicy, SimError> {
-    static GUEST: OnceLock<Result<LoadedPolicy, String>> = OnceLock::new();
-    let load = || {
+/// Every world that runs has one for each of its processes; where one begins again, the next one for a moment beside it. And some to load
+/// with.
+const MAX_INSTANCES: u32 = (MOST_PROCESSES + 1) * crate::MAX_THREADS as u32 + 4;
+/// Of one world.
+const MOST_PROCESSES: u32 = 3;
+
+/// A schedule component of the binary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Guest {
+    Fair,
+    Fcfs,
+    Priority,
+}
+
+impl Guest {
+    pub const ALL: [Self; 3] = [Self::Fair, Self::Fcfs, Self::Priority];
+
+    /// As `component = "builtin:NAME"` has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fair => "fair",
+            Self::Fcfs => "fcfs",
+            Self::Priority => "priority",
+        }
+    }
+
+    /// Compiled once a process.
+    fn loaded(self) -> Result<&'static LoadedPolicy, SimError> {
+        static LOADED: [OnceLock<Result<LoadedPolicy, String>>; 3] = [OnceLock::new(), OnceLock::new(), OnceLock::new()];
+        let loaded = LOADED[self as usize].get_or_init(|| self.load());
+        loaded.as_ref().map_err(|error| SimError::Policy(error.clone()))
+    }
+
+    fn load(self) -> Result<LoadedPolicy, String> {
+        let component = builtin::named(PolicyKind::Schedule, self.name()).ok_or("there is no such component")?;
+        let options = PolicyOptions { origin: "built-in".to_owned(), ..PolicyOptions::new(self.name(), PolicyKind::Schedule) };
+        engine()?.load(component, PolicyKind::Schedule, &options).map_err(|error| error.to_string())
+    }
+}
+
+/// One a process.
+fn engine() -> Result<&'static PolicyEngine, String> {
+    static ENGINE: OnceLock<Result<PolicyEngine, String>> = OnceLock::new();
+    let start = || {
         let clock: Arc<dyn Clock> = Arc::new(VirtualClock::default());
-        let engine = PolicyEngine::new(EngineOptions::new(clock)).map_err(|error| error.to_string())?;
-        let mut options = builtin::options(PolicyKind::Schedule);
-        options.limits.deadline_us = MINUTE_US;
-        options.limits.setup_us = MINUTE_US;
-        engine.load(builtin::SCHEDULE, PolicyKind::Schedule, &options).map_err(|error| error.to_string())
+        let (max_instances, bound) = (MAX_INSTANCES, CallBound::Fuel(FUEL));
+        let options = EngineOptions { max_instances, bound, ..EngineOptions::new(clock) };
+        PolicyEngine::new(options).map_err(|error| error.to_string())
     };
-    GUEST.get_or_init(load).as_ref().map_err(|error| SimError::Policy(error.clone()))
+    ENGINE.get_or_init(start).as_ref().map_err(Clone::clone)
 }
 
 /// Who decides.
@@ -37,8 +76,30 @@ fn guest() -> Result<&'static LoadedPolicy, SimError> {
 pub enum PolicyChoice {
     /// The fallback that is part of the host: fast.
     Native,
-    /// The built-in component.
-    Guest,
+    Guest(Guest),
+}
+
+/// Who decides in which worlds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Policies {
+    /// A guest in one world of eight, the native one in the others.
+    Mixed,
+    /// One guest or the other.
+    Guests,
+    Only(PolicyChoice),
+}
+
+impl Policies {
+    pub(crate) fn choose(self, rng: &mut Rng) -> PolicyChoice {
+        let guest = PolicyChoice::Guest(rng.pick(&Guest::ALL).copied().unwrap_or(Guest::Fair));
+        let rare = rng.one_in(8);
+        match self {
+            Self::Guests => guest,
+            Self::Mixed if rare => guest,
+            Self::Mixed => PolicyChoice::Native,
+            Self::Only(choice) => choice,
+        }
+    }
 }
 
 /// What a policy is to do wrong from now on, and what it did.
@@ -58,8 +119,8 @@ pub(crate) type SharedMood = Arc<Mutex<Mood>>;
 pub(crate) fn slot(choice: PolicyChoice, mood: &SharedMood, clock: &Arc<VirtualClock>) -> Result<ScheduleSlot, SimError> {
     let (inner, info): (Box<dyn SchedulePolicy>, PolicyInfo) = match choice {
         PolicyChoice::Native => (Box::new(FairSchedule), PolicyInfo::native("fair")),
-        PolicyChoice::Guest => {
-            let guest = guest()?;
+        PolicyChoice::Guest(guest) => {
+            let guest = guest.loaded()?;
             (guest.schedule().map_err(|error| SimError::Policy(error.to_string()))?, guest.info().clone())
         }
     };
@@ -105,5 +166,31 @@ impl SchedulePolicy for Moody {
                 self.inner.plan_step(&Budget { answer_within_us: None, ..*budget }, rows, tenants)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As many worlds as may run at a time, each with all of its processes, and each about to begin one of them again.
+    #[test]
+    fn there_are_instances_for_all_worlds_that_may_run() {
+        let (clock, choice) = (Arc::new(VirtualClock::default()), PolicyChoice::Guest(Guest::Fcfs));
+        let quiet = Mood { per_mille: 0, faults: Vec::new(), rng: Rng::new(0), done: Vec::new(), answers: 0 };
+        let mood: SharedMood = Arc::new(Mutex::new(quiet));
+        let count = (MOST_PROCESSES as usize + 1) * crate::MAX_THREADS;
+        let slots: Vec<_> = (0..count).map(|_| slot(choice, &mood, &clock)).collect();
+        assert_eq!(slots.iter().filter_map(|slot| slot.as_ref().err()).count(), 0);
+    }
+
+    #[test]
+    fn a_mix_has_each_of_them() {
+        let mut rng = Rng::new(4);
+        let chosen: Vec<_> = (0..400).map(|_| Policies::Mixed.choose(&mut rng)).collect();
+        let of = |choice| chosen.iter().filter(|&&chosen| chosen == choice).count();
+        assert!(of(PolicyChoice::Native) > 300);
+        assert!(Guest::ALL.into_iter().all(|guest| of(PolicyChoice::Guest(guest)) > 3));
+        assert!((0..50).all(|_| Policies::Guests.choose(&mut rng) != PolicyChoice::Native));
     }
 }

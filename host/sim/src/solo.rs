@@ -11,7 +11,7 @@ use crate::clock::VirtualClock;
 use crate::lab::{Lab, Shape};
 use crate::policy::{Mood, PolicyChoice, slot};
 use crate::rng::Rng;
-use crate::workload::{self, MAX_OUTPUT};
+use crate::workload::{self, MAX_OUTPUT, TENANTS};
 use crate::{SimError, model};
 
 /// Turns after which an answer that is not there yet never comes.
@@ -47,7 +47,15 @@ fn alone(lab: &Lab, prompt: &Arc<[u32]>) -> Result<Vec<u32>, SimError> {
         step_us_hint: 1000,
     };
     let pages = model::MAX_TOKENS / 16;
-    let shape = Shape { page_tokens: 16, pages: [pages; 2], limits, chunk: model::MAX_TOKENS, owner_pages: None, max_waiting: 1 };
+    let shape = Shape {
+        page_tokens: 16,
+        pages: [pages; 2],
+        limits,
+        chunk: model::MAX_TOKENS,
+        owner_pages: None,
+        max_waiting: 1,
+        weights: [1; TENANTS as usize],
+    };
     let (mut engine, device) = lab.engine(&shape, None, schedule, (&clock, 1))?;
     let events = Arc::new(Mutex::new(Vec::new()));
     let job = Job {

@@ -2,7 +2,9 @@
 //! was to strike must have struck.
 #![cfg(feature = "tags")]
 
-use millrace_sim::{CampaignOptions, EngineKind, FaultKind, Lab, PolicyChoice, Report, WorldOptions, campaign};
+use millrace_sim::{
+    CampaignOptions, EngineKind, FaultKind, Lab, Policies, Report, Transport, Transports, WorldOptions, campaign,
+};
 
 fn run(engine: EngineKind, seeds: u64, world: WorldOptions) -> Report {
     let options = CampaignOptions {
@@ -46,6 +48,24 @@ fn every_fault_strikes_and_nothing_is_seen_that_must_not_be() {
     }
 }
 
+/// Every pool a process of its own, which may die; messages late, lost with their connection, twice and out of order.
+#[test]
+fn processes_with_messages_between_them_lose_nothing() {
+    let world = WorldOptions { transport: Transports::Only(Transport::Messages), ..WorldOptions::default() };
+    let report = run(EngineKind::Fake, 250, world.clone());
+    assert_eq!(report.never_fired(&world), [], "{:?}", report.tally);
+    let tally = &report.tally;
+    assert!(tally.hand_offs > 1000 && tally.preemptions > 200, "{tally:?}");
+    let messages = [FaultKind::MessageDelayed, FaultKind::MessageDuplicated, FaultKind::MessageReordered];
+    let states = |kind| tally.faults.keys().filter(|(struck, _)| *struck == kind).map(|(_, state)| *state).collect::<Vec<_>>();
+    for kind in messages {
+        assert_eq!(states(kind), ["to_decode", "to_prefill"], "{kind}");
+    }
+    assert_eq!(states(FaultKind::ConnectionLost), ["idle", "with_messages"]);
+    let deaths = states(FaultKind::ProcessDeath);
+    assert!(deaths.contains(&"prefill") && deaths.contains(&"decode"), "{deaths:?}");
+}
+
 /// Whoever is there at the end gets its whole answer; nobody fails but those that came too late or were too long.
 #[test]
 fn without_faults_every_answer_is_whole() {
@@ -55,10 +75,10 @@ fn without_faults_every_answer_is_whole() {
     assert!(report.tally.faults.keys().all(|(kind, _)| *kind == FaultKind::Exhausted), "{:?}", report.tally.faults);
 }
 
-/// The built-in component decides, where the others have it now and then.
+/// The built-in components decide, where the others have them now and then.
 #[test]
-fn the_guest_decides() {
-    let world = WorldOptions { policy: Some(PolicyChoice::Guest), ..WorldOptions::default() };
+fn the_guests_decide() {
+    let world = WorldOptions { policy: Policies::Guests, ..WorldOptions::default() };
     let report = run(EngineKind::Fake, 20, world);
     assert!(report.tally.policy_answers > 500 && report.tally.fallback_answers > 20, "{:?}", report.tally);
 }
@@ -80,4 +100,22 @@ fn a_seed_is_a_world() {
         }
         assert_ne!(outcomes[0], outcomes[1]);
     }
+}
+
+/// Whatever the threads do, a run is its options: every token, submission and fault of every world, and the sums.
+#[test]
+fn a_run_is_its_seeds() {
+    let of = |threads, from| {
+        let world = WorldOptions::default();
+        let (seeds, reassignments, aborts, at_most) = (10, 60, 0, None);
+        let engine = EngineKind::Fake;
+        let options =
+            CampaignOptions { engine, world, from, seeds, reassignments, aborts, threads, at_most, stop_at_violation: true };
+        Report { took: Default::default(), ..campaign(&options, &|_| {}).unwrap() }
+    };
+    let one = of(1, 0);
+    assert_eq!((one.violated, one.worlds >= 10), (0, true));
+    assert_eq!(of(1, 0), one);
+    assert_eq!(of(4, 0), one);
+    assert_ne!(of(4, 1).digest, one.digest);
 }

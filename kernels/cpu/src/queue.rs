@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use millrace_ops::{BackendError, Buffer, Op, OperationKind, Priority, Program, Queue, StepRecord, Ticket, Wake};
+use millrace_ops::{BackendError, Buffer, Op, OperationKind, Priority, Program, Queue, RecordingList, StepRecord, Ticket, Wake};
 
 use crate::memory::DEVICE;
 use crate::ops::{fuse, lower, makes_rows};
@@ -91,16 +91,14 @@ pub(crate) struct CpuQueue {
     state: Arc<QueueState>,
     priority: Priority,
     /// Since the last submission, or since the beginning of a recording.
-    collected: Collected,
-    /// What had been collected when a recording began.
-    before_recording: Option<Collected>,
+    list: RecordingList<Collected>,
     submitted: Ticket,
 }
 
 impl CpuQueue {
     pub(crate) fn new(pool: Arc<Pool>, priority: Priority, wake: Wake) -> Self {
         let state = QueueState { completed: AtomicU64::new(0), failure: Mutex::new(None), done: Condvar::new(), wake };
-        Self { pool, state: Arc::new(state), priority, collected: Collected::default(), before_recording: None, submitted: 0 }
+        Self { pool, state: Arc::new(state), priority, list: RecordingList::default(), submitted: 0 }
     }
 
     fn outcome(&self, ticket: Ticket) -> Result<(), BackendError> {
@@ -113,58 +111,55 @@ impl CpuQueue {
 
 impl Queue for CpuQueue {
     fn enqueue(&mut self, op: Op) {
-        if self.collected.invalid.is_some() {
+        let collected = self.list.collected_mut();
+        if collected.invalid.is_some() {
             return;
         }
         let compute = Compute { priority: self.priority, ..self.pool.compute() };
         let kind = OperationKind::of(&op);
-        let before = std::mem::replace(&mut self.collected.last, makes_rows(&op).then(|| op.clone()));
+        let before = std::mem::replace(&mut collected.last, makes_rows(&op).then(|| op.clone()));
         if let Some(before) = before
             && let Some(task) = fuse(&before, &op, compute)
         {
-            self.collected.tasks.pop();
-            return self.collected.tasks.push(Planned { kind: kind.behind(&before), task: task.into() });
+            collected.tasks.pop();
+            return collected.tasks.push(Planned { kind: kind.behind(&before), task: task.into() });
         }
         match lower(op, compute) {
-            Ok(task) => self.collected.tasks.push(Planned { kind, task: task.into() }),
-            Err(error) => self.collected.invalid = Some(error),
+            Ok(task) => collected.tasks.push(Planned { kind, task: task.into() }),
+            Err(error) => collected.invalid = Some(error),
         }
     }
 
     fn begin_recording(&mut self) {
-        let before = std::mem::take(&mut self.collected);
-        self.before_recording.get_or_insert(before);
+        self.list.begin();
     }
 
     fn end_recording(&mut self) -> Program {
-        let recorded = match self.before_recording.take() {
-            Some(before) => std::mem::replace(&mut self.collected, before),
-            None => Collected::default(),
-        };
-        Program::new(Arc::new(recorded))
+        self.list.end()
     }
 
     fn enqueue_program(&mut self, program: &Program) {
         let arguments = Arguments { operation: "program" };
-        let Some(recorded) = program.operations().downcast_ref::<Collected>() else {
-            self.collected.invalid.get_or_insert(arguments.invalid("it was recorded by another backend"));
+        let collected = self.list.collected_mut();
+        let Some(recorded) = RecordingList::<Collected>::of(program) else {
+            collected.invalid.get_or_insert(arguments.invalid("it was recorded by another backend"));
             return;
         };
-        self.collected.last = None;
-        self.collected.tasks.extend_from_slice(&recorded.tasks);
+        collected.last = None;
+        collected.tasks.extend_from_slice(&recorded.tasks);
         if let Some(error) = &recorded.invalid {
-            self.collected.invalid.get_or_insert(error.clone());
+            collected.invalid.get_or_insert(error.clone());
         }
     }
 
     fn submit(&mut self) -> Ticket {
         self.submitted += 1;
-        let Collected { mut tasks, invalid: failure, .. } = std::mem::take(&mut self.collected);
+        let Collected { mut tasks, invalid: failure, .. } = self.list.take();
         if failure.is_some() {
             // A list with a hole in it must not run in part.
             tasks.clear();
         }
-        self.collected.tasks.reserve(tasks.len());
+        self.list.collected_mut().tasks.reserve(tasks.len());
         self.pool.post(Submission {
             tasks,
             priority: self.priority,

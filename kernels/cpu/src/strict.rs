@@ -10,8 +10,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use millrace_ops::{
-    Activations, Backend, BackendError, Buffer, DeviceDescription, Op, OperationTime, Priority, Program, Queue, StepRecord,
-    TensorView, Ticket, Wake, Weight, WeightFormat,
+    Activations, Backend, BackendError, Buffer, DeviceDescription, Op, OperationTime, Priority, Program, Queue, RecordingList,
+    StepRecord, TensorView, Ticket, Wake, Weight, WeightFormat,
 };
 
 const DEFAULT_DELAY: Duration = Duration::from_millis(1);
@@ -65,7 +65,7 @@ impl Backend for StrictBackend {
             std::thread::Builder::new().name("strict-release".into()).spawn(move || release(&shared)).ok()
         };
         let device = self.describe().name;
-        Box::new(StrictQueue { shared, releaser, ops: Vec::new(), before_recording: None, submitted: 0, device })
+        Box::new(StrictQueue { shared, releaser, ops: RecordingList::default(), submitted: 0, device })
     }
 }
 
@@ -121,40 +121,33 @@ struct StrictQueue {
     shared: Arc<Shared>,
     /// Without it (no thread to be had) submissions run when waited for.
     releaser: Option<JoinHandle<()>>,
-    ops: Vec<Op>,
-    /// What had been enqueued when a recording began.
-    before_recording: Option<Vec<Op>>,
+    ops: RecordingList<Vec<Op>>,
     submitted: Ticket,
     device: String,
 }
 
 impl Queue for StrictQueue {
     fn enqueue(&mut self, op: Op) {
-        self.ops.push(op);
+        self.ops.collected_mut().push(op);
     }
 
     fn begin_recording(&mut self) {
-        let before = std::mem::take(&mut self.ops);
-        self.before_recording.get_or_insert(before);
+        self.ops.begin();
     }
 
     fn end_recording(&mut self) -> Program {
-        let recorded = match self.before_recording.take() {
-            Some(before) => std::mem::replace(&mut self.ops, before),
-            None => Vec::new(),
-        };
-        Program::new(Arc::new(recorded))
+        self.ops.end()
     }
 
     fn enqueue_program(&mut self, program: &Program) {
         // Programs of other backends hold nothing that this one knows; such a submission does nothing.
-        if let Some(ops) = program.operations().downcast_ref::<Vec<Op>>() {
-            self.ops.extend_from_slice(ops);
+        if let Some(ops) = RecordingList::<Vec<Op>>::of(program) {
+            self.ops.collected_mut().extend_from_slice(ops);
         }
     }
 
     fn submit(&mut self) -> Ticket {
-        let ops = std::mem::take(&mut self.ops);
+        let ops = self.ops.take();
         self.shared.lock().waiting.push_back((Instant::now() + self.shared.delay, ops));
         self.shared.bell.notify_all();
         self.submitted += 1;

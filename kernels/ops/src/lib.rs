@@ -11,6 +11,7 @@ mod fp8;
 mod kv;
 mod op;
 mod record;
+mod recording;
 mod scales;
 mod tensor;
 mod timing;
@@ -29,6 +30,7 @@ pub use op::{
     SamplerParams, Segment, SelectTokens, Selection, SiluMul, StagedPage, StepBuffers, TagDelta, Upload, WriteKv, as_bytes,
 };
 pub use record::{RowStatus, StepRecord};
+pub use recording::RecordingList;
 pub use scales::ScaleData;
 pub use tensor::{RowOrder, TensorData, TensorView};
 pub use timing::{OperationKind, OperationTime};

@@ -1,28 +1,38 @@
 //! What a simulation came to, as a table or as JSON. Knows counts and words; runs nothing.
 
-use millrace_sim::{CampaignOptions, FaultKind, Report, WorldOptions, by_kind};
+use millrace_sim::{
+    CampaignOptions, FaultKind, Guest, Policies, PolicyChoice, Report, Transport, Transports, WorldOptions, by_kind,
+};
 use serde_json::{Value, json};
 
 use crate::output::say;
 
 /// The command that shows one seed's world again.
 fn replay(seed: u64, options: &CampaignOptions) -> String {
-    let WorldOptions { faults, per_mille, requests, off, policy } = &options.world;
+    let WorldOptions { faults, per_mille, requests, off, policy, transport } = &options.world;
     let names: Vec<&str> = faults.iter().map(|kind| kind.name()).collect();
     let faults = match names.len() {
         0 => "none".to_owned(),
         count if count == FaultKind::ALL.len() => "all".to_owned(),
         _ => names.join(","),
     };
-    let policy = policy.map(|policy| match policy {
-        millrace_sim::PolicyChoice::Native => " --policy native",
-        millrace_sim::PolicyChoice::Guest => " --policy guest",
-    });
+    let policy = match policy {
+        Policies::Mixed => "",
+        Policies::Guests => " --policy guest",
+        Policies::Only(PolicyChoice::Native) => " --policy native",
+        Policies::Only(PolicyChoice::Guest(Guest::Fair)) => " --policy fair",
+        Policies::Only(PolicyChoice::Guest(Guest::Fcfs)) => " --policy fcfs",
+        Policies::Only(PolicyChoice::Guest(Guest::Priority)) => " --policy priority",
+    };
+    let transport = match transport {
+        Transports::Mixed => "",
+        Transports::Only(Transport::InProcess) => " --transport in-process",
+        Transports::Only(Transport::Messages) => " --transport messages",
+    };
     let without = off.map(|guard| format!(" --without {}", guard.name())).unwrap_or_default();
     let engine = options.engine.name();
     format!(
-        "millrace simulate --engine {engine} --from {seed} --seeds 1 --faults {faults} --rate {per_mille} --requests {requests}{}{without}",
-        policy.unwrap_or_default()
+        "millrace simulate --engine {engine} --from {seed} --seeds 1 --faults {faults} --rate {per_mille} --requests {requests}{policy}{transport}{without}"
     )
 }
 
@@ -41,7 +51,8 @@ pub(super) fn print_json(report: &Report, options: &CampaignOptions, never: &[Fa
             json!({
                 "seed": violation.seed,
                 "what": violation.what,
-                "reassignments_by_then": violation.reassignments,
+                "reassignments": violation.reassignments,
+                "reassignments_in_all": violation.reassignments_in_all,
                 "replay": replay(violation.seed, options),
             })
         })
@@ -67,6 +78,8 @@ pub(super) fn print_json(report: &Report, options: &CampaignOptions, never: &[Fa
         "fallback_answers": tally.fallback_answers,
         "faults": faults,
         "ends": tally.ends,
+        "digest": format!("{:016x}", report.digest),
+        "in_vain": report.in_vain,
         "never_struck": never.iter().map(|kind| kind.name()).collect::<Vec<_>>(),
         "violated_worlds": report.violated,
         "violations": violations,
@@ -105,9 +118,11 @@ pub(super) fn print_table(report: &Report, options: &CampaignOptions, never: &[F
     let aborts = tally.of(FaultKind::Abort);
     say!("{} reassigned pages, {aborts} aborts", tally.reassignments());
     say!("{} tokens published, {} of them wrong", tally.published_tokens, tally.wrong_tokens);
+    say!("digest {:016x}: the same for the same seeds and options, whatever the machine and the threads", report.digest);
     say!("{} worlds show what must not be", report.violated);
     for violation in &report.violations {
-        say!("  seed {} (after {} reassignments): {}", violation.seed, violation.reassignments, violation.what);
+        let (own, all) = (violation.reassignments, violation.reassignments_in_all);
+        say!("  seed {} (after {own} reassignments of its own, {all} with those before): {}", violation.seed, violation.what);
         say!("    {}", replay(violation.seed, options));
     }
 }

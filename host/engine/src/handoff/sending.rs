@@ -60,6 +60,8 @@ pub(crate) struct Sending {
     outbox: VecDeque<Vec<u8>>,
     sent_pages: u64,
     told: Told,
+    /// Transfers that ended while a copy named their pages.
+    ended: Vec<(TransferId, Outcome)>,
 }
 
 impl Sending {
@@ -84,6 +86,7 @@ impl Sending {
             outbox: VecDeque::new(),
             sent_pages: 0,
             told: Told::default(),
+            ended: Vec::new(),
         })
     }
 
@@ -222,13 +225,7 @@ impl Sending {
 
     /// Offers what waits, and carries out what the machine wants, as far as there is room for frames.
     fn act(&mut self) -> Vec<HandOffEvent> {
-        let mut events = Vec::new();
-        self.waiting.retain(|parcel| {
-            if parcel.cancelled {
-                events.push(HandOffEvent::Cancelled { seq: parcel.ticket.entry.seq });
-            }
-            !parcel.cancelled
-        });
+        let mut events = self.settle();
         loop {
             while !self.outbox.is_empty() && self.port.room() > 0 {
                 let frame = self.outbox.pop_front().unwrap_or_default();
@@ -241,10 +238,35 @@ impl Sending {
             match self.sender.next_action() {
                 Some(SenderAction::Send(message)) => self.outbox.push_back(message.encode()),
                 Some(SenderAction::Fetch { transfer, index }) => self.fetches.push_back(Member { transfer, index }),
+                Some(SenderAction::End { transfer, outcome }) if self.is_copied(transfer) => self.ended.push((transfer, outcome)),
                 Some(SenderAction::End { transfer, outcome }) => events.extend(self.ended(transfer, outcome)),
                 None => return events,
             }
         }
+    }
+
+    /// Whether the copy that runs names pages of a transfer.
+    fn is_copied(&self, transfer: TransferId) -> bool {
+        self.batch.as_ref().is_some_and(|batch| batch.members.iter().any(|member| member.transfer == transfer))
+    }
+
+    /// Ends what needs no word of the peer, and what ended while a copy named its pages, once none does.
+    fn settle(&mut self) -> Vec<HandOffEvent> {
+        let mut events = Vec::new();
+        self.waiting.retain(|parcel| {
+            if parcel.cancelled {
+                events.push(HandOffEvent::Cancelled { seq: parcel.ticket.entry.seq });
+            }
+            !parcel.cancelled
+        });
+        for (transfer, outcome) in std::mem::take(&mut self.ended) {
+            if self.is_copied(transfer) {
+                self.ended.push((transfer, outcome));
+            } else {
+                events.extend(self.ended(transfer, outcome));
+            }
+        }
+        events
     }
 
     /// Offers what waits, as far as there is room; refuses what no message could hold.

@@ -28,7 +28,7 @@ use crate::control::{Layout, Ready};
 use crate::deployed;
 use crate::error::StartError;
 use crate::ids::{MonotonicClock, random_u64};
-use crate::policies::Policies;
+use crate::policies::schedule_alone;
 use crate::start;
 
 pub(crate) use self::pulse::HEARTBEAT_GRACE_US;
@@ -190,7 +190,7 @@ fn load(
     let clock: Arc<dyn Clock> = Arc::new(MonotonicClock::new());
     let model = config.models.first().ok_or(StartError::NoModel)?;
     let checkpoints = Checkpoints::open(config, model)?;
-    let policies = Policies::load(config, clock.clone())?;
+    let schedule = schedule_alone(config, clock.clone())?;
     let mut pools = start::load_pools(config, &checkpoints, &[row])?;
     for pool in &mut pools {
         let own = u32::try_from(pool.model.max_tokens()).unwrap_or(u32::MAX);
@@ -212,7 +212,7 @@ fn load(
         pools,
         lanes,
         tenants: start::shares(config),
-        schedule: policies.schedule().clone(),
+        schedule,
         clock,
         boot_nonce: start::boot_nonce()?,
         sinks: Box::new(move |seq, replay| Box::new(Reporter::of_decode(seq, replay.len(), reports.clone()))),

@@ -153,7 +153,7 @@ impl FakeMachine {
                     self.violations.push(format!("sequence {} wrote into page {}, which is another's", reader.seq, named.page));
                 }
                 let token = word(&tokens, (segment.first_row as usize + row) * 4);
-                let before = (position > 0).then(|| self.judged(pages, &view, sequence, position - 1));
+                let before = (position > 0).then(|| pages.with(|pages| self.judged(pages, &view, sequence, position - 1)));
                 let entry = Entry::following(before.as_ref(), token, position as u32);
                 let entry = Entry { page: named.page, tag: named.tag, tenant: reader.tenant.0, seq: reader.seq.0, ..entry };
                 pages.with(|pages| pages[at..at + ENTRY_BYTES].copy_from_slice(&entry.bytes()));
@@ -163,9 +163,9 @@ impl FakeMachine {
     }
 
     /// The entry of a position, tainted if it is not the reader's to read.
-    fn judged(&self, pages: &FakeMemory, view: &Step, sequence: usize, position: usize) -> Entry {
+    fn judged(&self, pages: &[u8], view: &Step, sequence: usize, position: usize) -> Entry {
         let (named, at) = view.place(sequence, position);
-        let entry = pages.with(|pages| Entry::read(&pages[at..at + ENTRY_BYTES]));
+        let entry = Entry::read(&pages[at..at + ENTRY_BYTES]);
         let own = entry.is_valid()
             && entry.page == named.page
             && entry.tag == named.tag
@@ -187,13 +187,17 @@ impl FakeMachine {
                 self.violations.push(format!("sequence {seq} attended to a page that was another's when its step began"));
             }
             let segment = segment(&view.segments, sequence);
-            let mut seen = Seen::default();
-            for position in 0..(segment.start + segment.rows) as usize {
-                let entry = self.judged(pages, &view, sequence, position);
-                seen.chain = attend(seen.chain, entry.chain);
-                seen.foreign |= entry.is_tainted();
-                seen.not_finite |= entry.is_nan();
-            }
+            let see = |pages: &mut [u8]| {
+                let mut seen = Seen::default();
+                for position in 0..(segment.start + segment.rows) as usize {
+                    let entry = self.judged(pages, &view, sequence, position);
+                    seen.chain = attend(seen.chain, entry.chain);
+                    seen.foreign |= entry.is_tainted();
+                    seen.not_finite |= entry.is_nan();
+                }
+                seen
+            };
+            let seen = pages.with(see);
             self.read[sequence] = seen;
         }
         Ok(())
@@ -316,6 +320,10 @@ impl Machine for FakeMachine {
                 Op::ExportPages(op) => self.export(op)?,
                 Op::ImportPages(op) => self.import(op)?,
                 Op::PublishVerdicts(op) => Self::publish(op)?,
+                Op::Download(op) => FakeMemory::of(&op.from)?.with(|bytes| {
+                    let pieces = bytes.chunks_exact(op.piece_bytes).take(op.to.count());
+                    pieces.enumerate().for_each(|(piece, bytes)| op.to.put(piece, bytes));
+                }),
                 // Arithmetic on activations.
                 _ => {}
             }

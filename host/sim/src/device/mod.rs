@@ -85,6 +85,8 @@ struct State {
     intruder_tags: u64,
     left_out: ChecksLeftOut,
     violations: Vec<String>,
+    /// The place of the next queue that is made, where it takes another's.
+    place: Option<usize>,
 }
 
 type MakeMachine = dyn Fn(Priority) -> Box<dyn Machine> + Send + Sync;
@@ -128,7 +130,7 @@ impl Backend for SimBackend {
 
     fn queue(&self, priority: Priority, wake: Wake) -> Box<dyn Queue> {
         let mut state = self.device.lock();
-        state.queues.push(QueueState {
+        let queue = QueueState {
             held: VecDeque::new(),
             machine: (self.make)(priority),
             submitted: 0,
@@ -137,8 +139,19 @@ impl Backend for SimBackend {
             wake,
             last_step: None,
             cache: None,
-        });
-        Box::new(HeldQueue::new(self.device.clone(), state.queues.len() - 1))
+        };
+        let index = match state.place.take() {
+            Some(index) => {
+                state.queues[index] = queue;
+                state.intruders.retain(|intruder| intruder.queue != index);
+                index
+            }
+            None => {
+                state.queues.push(queue);
+                state.queues.len() - 1
+            }
+        };
+        Box::new(HeldQueue::new(self.device.clone(), index))
     }
 }
 
@@ -195,6 +208,11 @@ impl Device {
         let mut state = self.lock();
         let why = "the simulator made it fail".to_owned();
         state.queues[queue].failure.get_or_insert(BackendError::Failed { device: "simulated".into(), why });
+    }
+
+    /// The next queue that is made takes the place of this one, whose process is gone with all that it ran.
+    pub(crate) fn replace(&self, queue: usize) {
+        self.lock().place = Some(queue);
     }
 
     pub(crate) fn has_failed(&self, queue: usize) -> bool {

@@ -1,8 +1,6 @@
 //! The driver's end of a simulated queue: what is submitted is held until the simulator runs it. Knows no machine.
 
-use std::sync::Arc;
-
-use millrace_ops::{BackendError, Buffer, Op, Program, Queue, StepRecord, Ticket};
+use millrace_ops::{BackendError, Buffer, Op, Program, Queue, RecordingList, StepRecord, Ticket};
 
 use super::Device;
 use super::submission::Submission;
@@ -10,43 +8,36 @@ use super::submission::Submission;
 pub(crate) struct HeldQueue {
     device: Device,
     index: usize,
-    ops: Vec<Op>,
-    /// What had been enqueued when a recording began.
-    before_recording: Option<Vec<Op>>,
+    ops: RecordingList<Vec<Op>>,
 }
 
 impl HeldQueue {
     pub(super) fn new(device: Device, index: usize) -> Self {
-        Self { device, index, ops: Vec::new(), before_recording: None }
+        Self { device, index, ops: RecordingList::default() }
     }
 }
 
 impl Queue for HeldQueue {
     fn enqueue(&mut self, op: Op) {
-        self.ops.push(op);
+        self.ops.collected_mut().push(op);
     }
 
     fn begin_recording(&mut self) {
-        let before = std::mem::take(&mut self.ops);
-        self.before_recording.get_or_insert(before);
+        self.ops.begin();
     }
 
     fn end_recording(&mut self) -> Program {
-        let recorded = match self.before_recording.take() {
-            Some(before) => std::mem::replace(&mut self.ops, before),
-            None => Vec::new(),
-        };
-        Program::new(Arc::new(recorded))
+        self.ops.end()
     }
 
     fn enqueue_program(&mut self, program: &Program) {
-        if let Some(ops) = program.operations().downcast_ref::<Vec<Op>>() {
-            self.ops.extend_from_slice(ops);
+        if let Some(ops) = RecordingList::<Vec<Op>>::of(program) {
+            self.ops.collected_mut().extend_from_slice(ops);
         }
     }
 
     fn submit(&mut self) -> Ticket {
-        let submission = Submission::of(std::mem::take(&mut self.ops));
+        let submission = Submission::of(self.ops.take());
         let mut state = self.device.lock();
         let queue = &mut state.queues[self.index];
         queue.submitted += 1;

@@ -67,6 +67,8 @@ pub(crate) struct Submission {
     pub(crate) cache: Option<KvCache>,
     /// Of each row of a step, the pages of its table; of a copy, all in one.
     pub(crate) rows: Vec<Vec<Named>>,
+    /// Of all rows of a step.
+    pub(crate) tokens: u32,
     /// Index of the first operation behind uploads and tag changes.
     begin: usize,
     /// Index of the tail check, or the end.
@@ -80,7 +82,7 @@ impl Submission {
         let is_tail = |op: &Op| matches!(op, Op::CheckTags(check) if check.point == CheckPoint::Tail);
         let tail = ops.iter().position(is_tail).unwrap_or(ops.len());
         let (kind, cache, rows) = describe(&ops);
-        Self { kind, cache, rows, begin, tail, ops }
+        Self { kind, cache, rows, tokens: tokens(&ops), begin, tail, ops }
     }
 
     /// Index of the operation in front of which a moment is.
@@ -103,6 +105,17 @@ impl Submission {
     pub(crate) fn named(&self) -> impl Iterator<Item = Named> {
         self.rows.iter().flatten().copied()
     }
+}
+
+fn tokens(ops: &[Op]) -> u32 {
+    let of = |op: &Op| match op {
+        Op::WriteKv(write) => {
+            let segments = uploaded(ops, &write.step.segments);
+            Some((0..write.sequences).map(|sequence| segment(segments, sequence).rows).sum())
+        }
+        _ => None,
+    };
+    ops.iter().find_map(of).unwrap_or(0)
 }
 
 fn describe(ops: &[Op]) -> (Kind, Option<KvCache>, Vec<Vec<Named>>) {

@@ -3,117 +3,12 @@
 //!
 //! Every scene ends as a world does: all answers whole, every page back and blank, nothing seen that must not be.
 
-use std::sync::Arc;
+use millrace_core::PoolId;
 
-use millrace_core::{PoolId, SeqId};
-use millrace_kv::PrefixScope;
-use millrace_scheduler::StageLimits;
-
-use super::{World, WorldOptions};
-use crate::device::entry::alone;
+use super::scene::{DECODE, PREFILL, scene};
+use crate::device::Happening;
 use crate::device::machine::Alien;
 use crate::device::submission::{Kind, Point};
-use crate::device::{Happening, submission::Named};
-use crate::lab::{EngineKind, Lab, Shape};
-use crate::rng::Rng;
-use crate::workload::{MAX_OUTPUT, Request};
-
-const PREFILL: usize = 0;
-const DECODE: usize = 1;
-
-fn shape(pages: [u32; 2]) -> Shape {
-    let limits = StageLimits {
-        max_step_tokens: 0,
-        max_step_us: None,
-        max_sequences: 8,
-        max_resident: 8,
-        max_waiting: 16,
-        max_context: 500,
-        watermark_pages: 0,
-        max_preemptions: 3,
-        max_view_rows: 16,
-        step_us_hint: 1000,
-    };
-    Shape { page_tokens: 4, pages, limits, chunk: 512, owner_pages: Some(u32::MAX), max_waiting: 8 }
-}
-
-/// A world in which only what the scene says happens.
-fn scene(pages: [u32; 2], play: impl FnOnce(&mut World<'_>)) {
-    let lab = Lab::new(EngineKind::Fake).unwrap();
-    let options = WorldOptions { faults: [].into(), requests: 0, ..WorldOptions::default() };
-    let mut world = World::shaped(&lab, (Rng::new(1), shape(pages)), &options).unwrap();
-    world.quiet = true;
-    play(&mut world);
-    world.come_to_rest();
-    assert_eq!(world.violation, None);
-}
-
-impl World<'_> {
-    /// Submits a prompt of so many tokens to the first lane, in the scope of its tenant.
-    fn ask(&mut self, tenant: u32, prompt_tokens: u32, max_output: u32) -> SeqId {
-        let prompt: Arc<[u32]> = (0..prompt_tokens).map(|position| (position * 7 + tenant) % 90).collect();
-        let request = Request {
-            alone: alone(&prompt, MAX_OUTPUT).into(),
-            prompt,
-            tenant,
-            scope: Some(PrefixScope([tenant as u8 + 1; 32])),
-            max_output,
-            stop_tokens: Vec::new(),
-            priority: 0,
-            deadline_in_us: None,
-            lane: 0,
-        };
-        let seq = self.submit(request);
-        assert!(self.live.contains(&seq));
-        seq
-    }
-
-    fn next_is(&self, queue: usize, kind: Kind) -> bool {
-        self.device.look(queue, |_, next| next.kind == kind) == Some(true)
-    }
-
-    /// Turns, with queues running, until this queue is about to run such a submission.
-    fn until(&mut self, queue: usize, kind: Kind) {
-        for _ in 0..200 {
-            if self.next_is(queue, kind) {
-                return;
-            }
-            for ready in self.device.ready() {
-                self.run_queue(ready);
-            }
-            self.turn();
-        }
-        panic!("queue {queue} never comes to {kind:?}");
-    }
-
-    /// Turns in which only the other queues run.
-    fn without(&mut self, queue: usize, turns: u32) {
-        for _ in 0..turns {
-            for ready in self.device.ready().into_iter().filter(|&ready| ready != queue) {
-                self.run_queue(ready);
-            }
-            self.turn();
-        }
-    }
-
-    fn leave(&mut self, seq: SeqId) {
-        self.engine.handle().abort(seq);
-        self.end(seq, "aborted");
-        self.turn();
-    }
-
-    fn end_of(&self, seq: SeqId) -> Option<&'static str> {
-        self.clients[&seq].end
-    }
-
-    fn free(&self, pool: usize) -> u32 {
-        self.engine.pages(PoolId(pool as u32)).unwrap().counts().free
-    }
-
-    fn named_first(&self, queue: usize) -> Named {
-        self.device.named(queue)[0]
-    }
-}
 
 /// SGLang #24527: decode aborted a request while prefill's writer was in flight; its pages went to another request, which the late write
 /// then corrupted. Here the pages that an import names stay its sequence's until the import has passed, and whoever waits for them waits.

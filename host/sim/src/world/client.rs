@@ -31,6 +31,8 @@ impl EventSink for Sink {
 pub(super) struct Client {
     pub(super) request: Request,
     pub(super) deadline_us: Option<u64>,
+    /// Turn in which it came.
+    pub(super) since: u64,
     pub(super) tokens: Vec<u32>,
     /// How it ended, in a word.
     pub(super) end: Option<&'static str>,
@@ -41,7 +43,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) fn new(request: Request, deadline_us: Option<u64>) -> Self {
-        Self { request, deadline_us, tokens: Vec::new(), end: None, lost_a_page: false, read_not_finite: false }
+    pub(super) fn new(request: Request, deadline_us: Option<u64>, since: u64) -> Self {
+        Self { request, deadline_us, since, tokens: Vec::new(), end: None, lost_a_page: false, read_not_finite: false }
     }
 }

@@ -10,6 +10,7 @@ use crate::device::Happening;
 use crate::device::machine::Alien;
 use crate::device::submission::{Kind, Named, Point};
 use crate::lab::POOLS;
+use crate::processes::{Processes, Trouble};
 use crate::{FaultKind, SimError};
 
 /// Those that end an engine or a lane come so much more rarely.
@@ -40,10 +41,12 @@ impl World<'_> {
             self.fail_queue();
         }
         // A failed lane stays so; a supervisor would not wait long.
-        let failed = (0..POOLS.len()).any(|queue| self.device.has_failed(queue)) && self.rng.one_in(60);
-        if self.rolls(FaultKind::ProcessDeath, RARER) || failed {
-            self.die()?;
+        let failed = (0..POOLS.len()).find(|&queue| self.device.has_failed(queue)).filter(|_| self.rng.one_in(60));
+        if self.rolls(FaultKind::ProcessDeath, RARER) || failed.is_some() {
+            let pool = failed.unwrap_or_else(|| self.rng.index(POOLS.len()));
+            self.die(pool)?;
         }
+        self.strike_messages();
         if self.thefts && self.rng.one_in(10) {
             self.engine.return_stolen();
             self.thefts = false;
@@ -52,6 +55,27 @@ impl World<'_> {
             self.engine.readmit_all();
         }
         Ok(())
+    }
+
+    /// What happens on the way between two processes.
+    fn strike_messages(&mut self) {
+        const TROUBLES: [(FaultKind, Trouble, u32); 4] = [
+            (FaultKind::MessageDelayed, Trouble::Delay, 2),
+            (FaultKind::MessageDuplicated, Trouble::Duplicate, 1),
+            (FaultKind::MessageReordered, Trouble::Reorder, 1),
+            (FaultKind::ConnectionLost, Trouble::Lose, 8),
+        ];
+        if matches!(self.engine, Processes::One(_)) {
+            return;
+        }
+        for (kind, trouble, rarer) in TROUBLES {
+            if self.rolls(kind, rarer)
+                && let Processes::Apart(apart) = &mut self.engine
+                && let Some(state) = apart.trouble(trouble)
+            {
+                self.count(kind, state);
+            }
+        }
     }
 
     fn rolls(&mut self, kind: FaultKind, rarer: u32) -> bool {
@@ -71,25 +95,32 @@ impl World<'_> {
 
     fn reassign(&mut self) {
         let Some((seq, pool, place)) = self.somebody(|place| place != Place::Waiting) else { return };
-        let table = self.engine.table(pool, seq);
-        let index = self.rng.index(table.len());
-        let Some(stolen) = self.engine.steal(pool, seq, index) else { return };
+        let index = self.rng.index(self.engine.table(pool, seq).len());
+        if !self.take_away(pool, seq, index) {
+            return;
+        }
         let stage = POOLS[pool.0 as usize];
         let state = match (place, stage) {
             (Place::HandOff, Stage::Prefill) => "hand_off_source",
             (Place::HandOff, Stage::Decode) => "hand_off_target",
             (place, _) => place.name(),
         };
-        self.tally.count(FaultKind::Reassign, state);
+        self.count(FaultKind::Reassign, state);
+    }
+
+    /// The pool hands a page of a sequence out again. False: the sequence has no such page.
+    pub(super) fn take_away(&mut self, pool: PoolId, seq: SeqId, index: usize) -> bool {
+        let table = self.engine.table(pool, seq);
+        let Some(stolen) = self.engine.steal(pool, seq, index) else { return false };
         self.lose(pool, stolen.page);
         self.taken.insert((pool.0, stolen.page.0, table[index].tag.raw()));
         self.device.expect_intruder(pool.0 as usize, stolen.page.0, stolen.tag.raw());
         self.thefts = true;
+        true
     }
 
     /// Everybody whose table names the page has lost it.
     pub(super) fn lose(&mut self, pool: PoolId, page: PageId) {
-        self.suspicion = true;
         for seq in self.engine.readers(pool, page) {
             if let Some(client) = self.clients.get_mut(&seq) {
                 client.lost_a_page = true;
@@ -116,10 +147,10 @@ impl World<'_> {
     pub(super) fn note(&mut self, queue: usize, happening: Happening) {
         let (pool, Named { page, tag }) = (PoolId(queue as u32), happening.to);
         if happening.what != Alien::NotFinite {
-            self.tally.count(FaultKind::ReassignOnDevice, happening.point.name());
+            self.count(FaultKind::ReassignOnDevice, happening.point.name());
             return self.lose(pool, PageId(page));
         }
-        self.tally.count(FaultKind::NotFinite, happening.point.name());
+        self.count(FaultKind::NotFinite, happening.point.name());
         self.not_finite.insert((pool.0, page, tag));
         for seq in self.engine.readers(pool, PageId(page)) {
             if let Some(client) = self.clients.get_mut(&seq) {
@@ -157,12 +188,12 @@ impl World<'_> {
         if !self.live.contains(&seq) {
             return;
         }
-        self.engine.handle().abort(seq);
-        self.tally.count(FaultKind::Abort, place.name());
+        self.engine.abort(seq);
+        self.count(FaultKind::Abort, place.name());
         self.end(seq, "aborted");
         // A client that is gone may be told so twice.
         if self.rng.one_in(8) {
-            self.engine.handle().abort(seq);
+            self.engine.abort(seq);
         }
     }
 
@@ -176,7 +207,7 @@ impl World<'_> {
         }
         let readers = self.readers(&rows);
         self.device.write_late(queue, readers);
-        self.tally.count(FaultKind::LateWrite, "decode");
+        self.count(FaultKind::LateWrite, "decode");
         self.see_device();
     }
 
@@ -188,7 +219,7 @@ impl World<'_> {
             Some(Kind::Import) => "import",
             _ => return,
         };
-        self.tally.count(FaultKind::CopyDelayed, state);
+        self.count(FaultKind::CopyDelayed, state);
         let until = self.turns + 5 + u64::from(self.rng.below(60));
         self.copies_held_until.insert(queue, until);
     }
@@ -196,11 +227,11 @@ impl World<'_> {
     fn jump(&mut self) {
         let us = if self.rng.one_in(2) { 3_600_000_000 } else { u64::from(self.rng.below(2_000_000)) };
         self.clock.advance(us);
-        self.tally.count(FaultKind::ClockJump, if us >= 3_600_000_000 { "an_hour" } else { "up_to_two_seconds" });
+        self.count(FaultKind::ClockJump, if us >= 3_600_000_000 { "an_hour" } else { "up_to_two_seconds" });
     }
 
     fn flood(&mut self) {
-        self.tally.count(FaultKind::Exhausted, "flood");
+        self.count(FaultKind::Exhausted, "flood");
         for _ in 0..self.to_come.min(12) {
             self.submit_one();
         }
@@ -219,22 +250,28 @@ impl World<'_> {
         if self.device.has_failed(queue) {
             return;
         }
-        self.tally.count(FaultKind::StepFailure, state);
+        self.count(FaultKind::StepFailure, state);
         self.device.fail(queue);
     }
 
-    fn die(&mut self) -> Result<(), SimError> {
-        let kinds: Vec<Kind> = (0..POOLS.len()).filter_map(|queue| self.device.look(queue, |_, next| next.kind)).collect();
+    /// The process with this pool ends.
+    fn die(&mut self, pool: usize) -> Result<(), SimError> {
+        let apart = matches!(self.engine, Processes::Apart(_));
+        let queues = if apart { pool..pool + 1 } else { 0..POOLS.len() };
+        let kinds: Vec<Kind> = queues.filter_map(|queue| self.device.look(queue, |_, next| next.kind)).collect();
         let copies = kinds.iter().any(|kind| matches!(kind, Kind::Export | Kind::Import));
-        let state = match (copies, kinds.is_empty()) {
-            (true, _) => "copy_runs",
-            (false, false) => "step_runs",
-            (false, true) => "idle",
+        let state = match (apart.then_some(POOLS[pool]), copies, kinds.is_empty()) {
+            (None, true, _) => "copy_runs",
+            (None, false, false) => "step_runs",
+            (None, false, true) => "idle",
+            (Some(Stage::Prefill), true, _) => "prefill_copies",
+            (Some(Stage::Prefill), ..) => "prefill",
+            (Some(Stage::Decode), true, _) => "decode_copies",
+            (Some(Stage::Decode), ..) => "decode",
         };
-        self.tally.count(FaultKind::ProcessDeath, state);
-        let live: Vec<SeqId> = self.live.iter().copied().collect();
-        live.into_iter().for_each(|seq| self.end(seq, "died"));
-        self.last_rows.clear();
-        self.begin_again()
+        self.count(FaultKind::ProcessDeath, state);
+        let over = self.begin_again(pool)?;
+        over.into_iter().for_each(|seq| self.end(seq, "died"));
+        Ok(())
     }
 }

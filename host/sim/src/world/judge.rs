@@ -8,6 +8,7 @@ use super::World;
 use super::client::Client;
 use crate::FaultKind;
 use crate::lab::{LANES, POOLS};
+use crate::trace::Note;
 
 impl World<'_> {
     /// Takes what the engine told its clients.
@@ -23,6 +24,10 @@ impl World<'_> {
 
     fn hear_event(&mut self, seq: SeqId, event: Event) {
         let Some(client) = self.clients.get_mut(&seq) else { return };
+        match event {
+            Event::Token(token) => self.trace.note(Note::Token { seq: seq.0, token }),
+            ref other => self.trace.note(Note::Event { seq: seq.0, what: &format!("{other:?}") }),
+        }
         if let Some(end) = client.end {
             return self.violate(format!("sequence {seq} was told {event:?} behind its end ({end})"));
         }
@@ -66,8 +71,8 @@ impl World<'_> {
         let Some(client) = self.clients.get(&seq) else { return };
         let (right, why) = client.request.answer(max_context);
         let whole = client.tokens == right && reason == why;
-        // Only pages that are under suspicion may cut an answer short.
-        let cut = self.suspicion && reason == FinishReason::Length;
+        // Only pages of its decode pool that are under suspicion may cut an answer short: now, since this is told at once.
+        let cut = reason == FinishReason::Length && self.is_suspected(PoolId(LANES[client.request.lane as usize][1]));
         if !whole && !cut {
             let (got, all) = (client.tokens.len(), right.len());
             return self
@@ -85,7 +90,9 @@ impl World<'_> {
                 ("deadline", client.deadline_us.is_some_and(|at| at <= self.clock.now_us()) && client.tokens.is_empty())
             }
             JobError::Device(_) => ("device", self.lane_has_failed(client) || self.is_too_long(client)),
-            JobError::HandOff(_) => ("no_room", self.suspicion || self.never_fits(client)),
+            JobError::HandOff(_) => {
+                ("no_room", self.was_suspected(client) || self.never_fits(client) || self.lane_has_failed(client))
+            }
             JobError::ShuttingDown => ("shutting_down", false),
         };
         if !deserved {
@@ -96,6 +103,12 @@ impl World<'_> {
 
     fn lane_has_failed(&self, client: &Client) -> bool {
         LANES[client.request.lane as usize].iter().any(|&pool| self.device.has_failed(pool as usize))
+    }
+
+    /// Whether pages of its pools were under suspicion while it was there.
+    fn was_suspected(&self, client: &Client) -> bool {
+        let pools = LANES[client.request.lane as usize].map(PoolId);
+        pools.iter().any(|pool| self.suspected.get(pool).is_some_and(|&turn| turn >= client.since))
     }
 
     fn is_too_long(&self, client: &Client) -> bool {
@@ -111,7 +124,7 @@ impl World<'_> {
     pub(super) fn refused(&mut self, client: &Client, error: &SubmitError) -> &'static str {
         match error {
             SubmitError::QueueFull { .. } => {
-                self.tally.count(FaultKind::Exhausted, "queue_full");
+                self.count(FaultKind::Exhausted, "queue_full");
                 "queue_full"
             }
             SubmitError::TooLong { .. } => {

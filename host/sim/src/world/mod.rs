@@ -8,12 +8,15 @@ mod client;
 mod inject;
 mod judge;
 mod quiet;
+#[cfg(test)]
+mod rules;
+#[cfg(test)]
+mod scene;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use millrace_core::{PoolId, RequestId, SeqId, TenantId};
-use millrace_engine::{Job, SteppedEngine};
+use millrace_core::{PoolId, SeqId, TenantId};
 use millrace_kv::PageId;
 use millrace_ops::Ticket;
 
@@ -21,17 +24,52 @@ use crate::clock::VirtualClock;
 use crate::device::Device;
 use crate::device::machine::Reader;
 use crate::device::submission::{Kind, Submission};
-use crate::lab::{Lab, Shape};
-use crate::policy::{PolicyChoice, SharedMood};
+use crate::lab::{Lab, POOLS, Shape};
+use crate::policy::{Policies, SharedMood};
+use crate::processes::{Counted, Processes, Wanted};
 use crate::rng::Rng;
 use crate::solo::greedy;
+use crate::trace::{Note, Trace};
 use crate::workload::Request;
 use crate::{FaultKind, GuardOff, SimError, Tally};
 
+use build::Making;
 use client::{Client, Mailbox, Sink};
 
-/// Turns within which a world comes to its end, faults or not.
-const MOST_TURNS: u64 = 60_000;
+/// Turns within which a world comes to its end, faults or not: so many, and so many more for each request.
+const MOST_TURNS: u64 = 20_000;
+const MOST_TURNS_OF_A_REQUEST: u64 = 1_000;
+/// Requests in a world, at the end of it, that faults leave alone.
+const SPARED: u32 = 2;
+
+/// What is between the two engines of a lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// Copies in the queues of one device: late or failed, never lost.
+    InProcess,
+    /// Messages between processes, by the machines and the codec that serve over TCP: late, lost with their connection, twice, out of
+    /// order; and either process may die.
+    Messages,
+}
+
+/// Which transport in which worlds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transports {
+    /// Messages in one world of three.
+    Mixed,
+    Only(Transport),
+}
+
+impl Transports {
+    fn choose(self, rng: &mut Rng) -> Transport {
+        let rare = rng.one_in(3);
+        match self {
+            Self::Only(transport) => transport,
+            Self::Mixed if rare => Transport::Messages,
+            Self::Mixed => Transport::InProcess,
+        }
+    }
+}
 
 /// What is to happen in worlds, whatever their seed.
 #[derive(Debug, Clone)]
@@ -43,14 +81,21 @@ pub struct WorldOptions {
     /// Requests of one world.
     pub requests: u32,
     pub off: Option<GuardOff>,
-    /// `None`: the guest in one world of eight.
-    pub policy: Option<PolicyChoice>,
+    pub policy: Policies,
+    pub transport: Transports,
 }
 
 impl Default for WorldOptions {
     /// Every fault.
     fn default() -> Self {
-        Self { faults: FaultKind::ALL.into(), per_mille: 25, requests: 40, off: None, policy: None }
+        Self {
+            faults: FaultKind::ALL.into(),
+            per_mille: 25,
+            requests: 40,
+            off: None,
+            policy: Policies::Mixed,
+            transport: Transports::Mixed,
+        }
     }
 }
 
@@ -60,6 +105,8 @@ pub struct Outcome {
     pub tally: Tally,
     /// The first thing that must not be, in words; a world ends with it.
     pub violation: Option<String>,
+    /// Follows from everything that happened, in order.
+    pub digest: u64,
 }
 
 pub(crate) struct World<'a> {
@@ -69,7 +116,8 @@ pub(crate) struct World<'a> {
     rng: Rng,
     clock: Arc<VirtualClock>,
     mood: SharedMood,
-    engine: SteppedEngine,
+    engine: Processes,
+    making: Making<'a>,
     device: Device,
     clients: BTreeMap<SeqId, Client>,
     /// Of these: those that are owed an end.
@@ -78,14 +126,12 @@ pub(crate) struct World<'a> {
     /// Requests that have not come yet.
     to_come: u32,
     next_seq: u64,
-    /// Lives of the process, from 1: part of every tag.
-    boot_nonce: u16,
     /// (pool, page, tag) that was taken from its owner, who may name it on.
     taken: BTreeSet<(u32, u32, u64)>,
     /// A page was taken and is not given back.
     thefts: bool,
-    /// Pages may be missing because they are under suspicion.
-    suspicion: bool,
+    /// Turn in which pages of a pool were last under suspicion.
+    suspected: BTreeMap<PoolId, u64>,
     /// (pool, page, tag) whose numbers are not finite.
     not_finite: BTreeSet<(u32, u32, u64)>,
     /// Turn until which copies in a queue are held back.
@@ -96,6 +142,7 @@ pub(crate) struct World<'a> {
     quiet: bool,
     turns: u64,
     tally: Tally,
+    trace: Trace,
     violation: Option<String>,
 }
 
@@ -111,7 +158,7 @@ impl Lab {
             world.come_to_rest();
         }
         world.close_books();
-        Ok(Outcome { tally: world.tally, violation: world.violation })
+        Ok(Outcome { tally: world.tally, violation: world.violation, digest: world.trace.digest() })
     }
 }
 
@@ -119,16 +166,22 @@ impl World<'_> {
     /// Until every request has come and ended.
     fn live_through(&mut self) -> Result<(), SimError> {
         // Once nobody new comes, faults go on until most have ended, and stop then.
-        while self.violation.is_none() && (self.to_come > 0 || self.live.len() > 2) {
+        let spared = SPARED.min(self.options.requests / 4) as usize;
+        while self.violation.is_none() && (self.to_come > 0 || self.live.len() > spared) {
             self.arrive();
             self.strike()?;
             self.run_device();
             self.turn();
-            if self.turns > MOST_TURNS {
-                self.violate(format!("after {MOST_TURNS} turns {} requests have no end", self.live.len()));
+            if self.turns > self.most_turns() {
+                self.violate(format!("after {} turns {} requests have no end", self.turns, self.live.len()));
             }
         }
         Ok(())
+    }
+
+    /// Turns after which a world that is not at its end never comes to it.
+    fn most_turns(&self) -> u64 {
+        MOST_TURNS + MOST_TURNS_OF_A_REQUEST * u64::from(self.options.requests)
     }
 
     fn arrive(&mut self) {
@@ -152,9 +205,9 @@ impl World<'_> {
         let seq = SeqId(self.next_seq);
         self.next_seq += 1;
         self.tally.requests += 1;
-        let job = self.job(seq, &request);
-        let mut client = Client::new(request, job.deadline_us);
-        match self.engine.handle().submit(job) {
+        let wanted = self.wanted(seq, &request);
+        let mut client = Client::new(request, wanted.deadline_us, self.turns);
+        match self.engine.submit(wanted, Box::new(Sink::new(seq, self.mailbox.clone()))) {
             Ok(()) => {
                 self.live.insert(seq);
             }
@@ -168,19 +221,17 @@ impl World<'_> {
         seq
     }
 
-    fn job(&self, seq: SeqId, request: &Request) -> Job {
+    fn wanted(&self, seq: SeqId, request: &Request) -> Wanted {
         let now_us = millrace_core::Clock::now_us(self.clock.as_ref());
-        Job {
+        Wanted {
             seq,
-            request: RequestId(seq.0),
-            lane: millrace_core::LaneId(request.lane),
-            tenant: TenantId(request.tenant),
+            lane: request.lane,
+            tenant: request.tenant,
             priority: request.priority,
             deadline_us: request.deadline_in_us.map(|within| now_us + within),
             prompt: request.prompt.clone(),
             scope: request.scope,
             sampling: greedy(request.max_output, request.stop_tokens.clone()),
-            events: Box::new(Sink::new(seq, self.mailbox.clone())),
         }
     }
 
@@ -203,6 +254,7 @@ impl World<'_> {
     /// Runs the next submission of a queue, and whatever happens in it.
     fn run_queue(&mut self, queue: usize) {
         let happening = self.happening(queue);
+        self.note_run(queue);
         let rows = self.rows(queue);
         let readers = self.readers(&rows);
         let ran = self.device.run_next(queue, readers, happening);
@@ -218,6 +270,12 @@ impl World<'_> {
             self.lose(PoolId(queue as u32), PageId(page));
         }
         self.see_device();
+    }
+
+    fn note_run(&mut self, queue: usize) {
+        let now_us = millrace_core::Clock::now_us(self.clock.as_ref());
+        let look = |ticket, next: &Submission| Note::Ran { queue, ticket, operations: next.ops.len(), now_us };
+        self.device.look(queue, look).into_iter().for_each(|note| self.trace.note(note));
     }
 
     /// Sequences of the rows of the submission that runs next, if it is a step; pages that are not finite spread by it.
@@ -245,8 +303,31 @@ impl World<'_> {
         self.turns += 1;
         self.tally.turns += 1;
         self.engine.turn();
+        self.note_suspicion();
         self.hear();
+        if let Some(what) = self.engine.take_violation() {
+            self.violate(what);
+        }
         self.check();
+    }
+
+    fn note_suspicion(&mut self) {
+        for pool in (0..POOLS.len()).map(|index| PoolId(index as u32)) {
+            if self.is_suspected(pool) {
+                self.suspected.insert(pool, self.turns);
+            }
+        }
+    }
+
+    /// Whether a pool has a page under suspicion now.
+    fn is_suspected(&self, pool: PoolId) -> bool {
+        self.engine.pages(pool).is_some_and(|pages| !pages.suspects().is_empty())
+    }
+
+    /// A fault strikes.
+    fn count(&mut self, kind: FaultKind, state: &'static str) {
+        self.trace.note(Note::Struck { kind: kind.name(), state, turn: self.turns });
+        self.tally.count(kind, state);
     }
 
     fn violate(&mut self, what: String) {
@@ -255,10 +336,9 @@ impl World<'_> {
 
     /// What the engine counted itself, before it is gone.
     fn count_engine(&mut self) {
-        let snapshot = self.engine.handle().snapshot();
-        self.tally.preemptions += snapshot.counters.preemptions;
-        self.tally.hand_offs += snapshot.counters.hand_offs;
-        let preempted = snapshot.counters.preemptions;
+        let Counted { preemptions: preempted, hand_offs } = self.engine.counted();
+        self.tally.preemptions += preempted;
+        self.tally.hand_offs += hand_offs;
         if preempted > 0 {
             *self.tally.faults.entry((FaultKind::Exhausted, "preempted")).or_default() += preempted;
         }
@@ -275,7 +355,7 @@ impl World<'_> {
         drop(mood);
         self.tally.policy_answers += answers - done.len() as u64;
         self.tally.fallback_answers += done.len() as u64;
-        done.into_iter().for_each(|kind| self.tally.count(kind, "planning"));
+        done.into_iter().for_each(|kind| self.count(kind, "planning"));
     }
 }
 

@@ -13,7 +13,7 @@ impl World<'_> {
         super::lock(&self.mood).per_mille = 0;
         self.copies_held_until.clear();
         for _ in 0..PATIENCE {
-            if self.violation.is_some() || self.live.is_empty() && self.device.ready().is_empty() {
+            if self.violation.is_some() || self.live.is_empty() && self.device.ready().is_empty() && self.engine.is_settled() {
                 break;
             }
             self.engine.return_stolen();

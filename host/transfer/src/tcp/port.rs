@@ -14,7 +14,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use super::{Channel, ChannelError, FrameReader};
 
 /// Frames that may wait in either direction: with parts of pages, 16 MiB.
-const FRAMES_AHEAD: usize = 64;
+pub(super) const FRAMES_AHEAD: usize = 64;
 
 /// Wakes the thread that reads a port. Rung before it is hung, it is silent.
 #[derive(Clone, Default)]
@@ -42,7 +42,7 @@ pub enum PortEvent {
     Closed(ChannelError),
 }
 
-enum Event {
+pub(super) enum Event {
     Opened(mpsc::Sender<Vec<u8>>),
     Frame(Vec<u8>),
     Closed(ChannelError),
@@ -73,7 +73,7 @@ pub struct Port {
 
 /// The runtime's end.
 pub struct Wire {
-    events: mpsc::Sender<Event>,
+    pub(super) events: mpsc::Sender<Event>,
     counting: Arc<Counting>,
     bell: Bell,
 }

@@ -38,7 +38,7 @@ fn run(queue: &mut CpuQueue, fault: fn() -> Result<(), BackendError>) -> (Result
     let items = Arc::new(AtomicUsize::new(0));
     for fault in [fault, || Ok(())] {
         let kind = OperationKind { with: None, name: "faulty", weight: None };
-        queue.collected.tasks.push(Planned { kind, task: Arc::new(Faulty { fault, items: Arc::clone(&items) }) });
+        queue.list.collected_mut().tasks.push(Planned { kind, task: Arc::new(Faulty { fault, items: Arc::clone(&items) }) });
     }
     let ticket = queue.submit();
     let outcome = queue.wait(ticket);
