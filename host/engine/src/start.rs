@@ -2,7 +2,7 @@
 //! before anything runs.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use millrace_core::{Clock, PoolId, Stage};
 use millrace_kv::{PagePool, PoolOptions};
@@ -16,6 +16,7 @@ use crate::handle::{Hold, Inbox, LaneGate, Shared};
 use crate::handoff::{HandOff, Link, Terms};
 use crate::jobs::JobTable;
 use crate::pool::{Pool, Scheduler};
+use crate::rate::Rate;
 use crate::runner::StageRunner;
 use crate::spec::SinkOf;
 use crate::step_times::StepTimes;
@@ -77,6 +78,7 @@ impl Parts {
             draining: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             snapshot: Mutex::new(Arc::new(EngineSnapshot::default())),
+            prefixes: OnceLock::new(),
             clock: self.clock,
         });
         let backends: Vec<Arc<dyn Backend>> = specs.iter().map(|pool| pool.backend.clone()).collect();
@@ -87,6 +89,8 @@ impl Parts {
             .map(|(pool, device)| build_pool(pool, device, self.boot_nonce, &shared))
             .collect::<Result<Vec<_>, _>>()?;
         let lanes = build_lanes(&pools, &shared)?;
+        let directory = |lane: &Lane| pools.get(lane.ends.prefill?).and_then(|pool| pool.pages().prefix_directory());
+        let _first = shared.prefixes.set(lanes.iter().map(directory).collect());
         let mut driver = Driver {
             shared: shared.clone(),
             pools,
@@ -159,6 +163,7 @@ fn build_pool(spec: &PoolSpec, device: usize, boot_nonce: u16, shared: &Arc<Shar
         draft: None,
         steps: 0,
         step_us: 0,
+        rate: Rate::default(),
         phases: PhaseTimes::default(),
         times: StepTimes::default(),
         device,

@@ -43,6 +43,8 @@ pub enum StartError {
     NoSuchPool { pool: String, stage: millrace_core::Stage },
     #[error("the engine process of pool `{pool}`: {why}")]
     Process { pool: String, why: String },
+    #[error("no thread for what became of requests: {0}; raise the process limit (ulimit -u)")]
+    Thread(std::io::Error),
     #[error("the policy engine: {0}")]
     PolicyEngine(#[from] millrace_policy_wasm::EngineError),
     #[error("policy.{kind}: {}: cannot be read: {why}; check `component`", path.display())]

@@ -15,6 +15,7 @@ use crate::engines::Engines;
 use crate::error::ReadmitError;
 use crate::lanes::Lanes;
 use crate::metrics::{LaneLabels, Metrics, Scrape};
+use crate::outcomes::Outcomes;
 use crate::policies::Policies;
 use crate::scopes::Scopes;
 use crate::tenants::KeyRing;
@@ -51,6 +52,7 @@ pub(crate) struct Inner {
     pub(crate) engine: Engines,
     pub(crate) policies: Policies,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) outcomes: Outcomes,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) ids: crate::ids::Ids,
     pub(crate) draining: AtomicBool,
@@ -180,6 +182,7 @@ impl Node {
             lanes: &lanes,
             page_tokens: inner.page_tokens,
             slots: inner.policies.slot_labels(),
+            outcomes_dropped: inner.outcomes.dropped(),
             engine: &inner.engine.snapshot(),
             processes: inner.engine.processes(),
             waiting: inner.admission.waiting(),

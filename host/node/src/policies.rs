@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use millrace_config::{Config, Digest};
 use millrace_core::Clock;
-use millrace_policy::{PolicyInfo, PrecisionSlot, RolledBack, RouteSlot, ScheduleSlot, SlotStatus};
+use millrace_policy::{PolicyFault, PolicyInfo, PrecisionSlot, RolledBack, RouteSlot, ScheduleSlot, SlotStatus};
 use millrace_policy_wasm::{EngineOptions, LoadError, LoadedPolicy, PolicyEngine, PolicyKind, PolicyOptions, Recorder};
 
 use crate::error::{StartError, SwapError};
+use crate::fault_log::FaultLog;
 use crate::metrics::SlotLabels;
 use crate::policy_slots::{first, limits, options, precision_slot, recorder, route_slot, schedule_slot, spec_of};
 use crate::shadow::Shadow;
@@ -56,14 +57,18 @@ impl Policies {
         let slots = Slots {
             precision: Arc::new(
                 precision_slot(precision, &config.policies.precision)?
-                    .watched_by(|rolled| log_rolled_back(PolicyKind::Precision, rolled)),
+                    .watched_by(|rolled| log_rolled_back(PolicyKind::Precision, rolled))
+                    .telling_faults_to(telling(PolicyKind::Precision)),
             ),
             route: Arc::new(
-                route_slot(route, &config.policies.route)?.watched_by(|rolled| log_rolled_back(PolicyKind::Route, rolled)),
+                route_slot(route, &config.policies.route)?
+                    .watched_by(|rolled| log_rolled_back(PolicyKind::Route, rolled))
+                    .telling_faults_to(telling(PolicyKind::Route)),
             ),
             schedule: Arc::new(
                 schedule_slot(schedule, &config.policies.schedule)?
-                    .watched_by(|rolled| log_rolled_back(PolicyKind::Schedule, rolled)),
+                    .watched_by(|rolled| log_rolled_back(PolicyKind::Schedule, rolled))
+                    .telling_faults_to(telling(PolicyKind::Schedule)),
             ),
         };
         let scheduled_elsewhere = !config.pools.is_empty() && config.pools.iter().all(|pool| pool.process);
@@ -142,6 +147,11 @@ impl Policies {
         if self.scheduled_elsewhere && kind == PolicyKind::Schedule { Err(SwapError::Elsewhere) } else { Ok(()) }
     }
 
+    /// The slots, for whoever tells them something.
+    pub(crate) fn slots(&self) -> &Slots {
+        &self.slots
+    }
+
     /// How to load what came through the admin listener.
     fn uploaded(&self, kind: PolicyKind, pinned: Option<&Digest>) -> PolicyOptions {
         let sha256 = pinned.map(Digest::to_hex);
@@ -208,6 +218,12 @@ impl Policies {
 
 mod trials;
 pub(crate) mod watch;
+
+/// Has the faults of a slot logged.
+fn telling(kind: PolicyKind) -> impl Fn(u64, &PolicyFault) {
+    let log = FaultLog::new(kind);
+    move |generation, fault| log.fault(generation, fault)
+}
 
 fn log_in_force(kind: PolicyKind, info: &PolicyInfo, what: &str) {
     tracing::info!(

@@ -11,6 +11,7 @@ use wasmtime::component::Component;
 
 use crate::LoadError;
 use crate::fault::one_line;
+use crate::slim::without_custom;
 
 const MAX_COMPILES: usize = 4;
 const CORE_VERSION: [u8; 4] = [1, 0, 0, 0];
@@ -33,7 +34,8 @@ pub fn componentize(core: &[u8]) -> Result<Vec<u8>, LoadError> {
         return Err(LoadError::CoreModule);
     }
     let encoded = wit_component::ComponentEncoder::default().validate(true).module(core).and_then(|encoder| encoder.encode());
-    encoded.map_err(|error| LoadError::Componentize { detail: one_line(&format!("{error:#}")) })
+    let encoded = encoded.map_err(|error| LoadError::Componentize { detail: one_line(&format!("{error:#}")) })?;
+    Ok(without_custom(&encoded).unwrap_or(encoded))
 }
 
 /// Compiles bytes of either format.

@@ -11,6 +11,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod aside;
 mod breaker;
 mod fair_schedule;
 mod generation;
@@ -26,6 +27,7 @@ mod traits;
 mod validate;
 mod witness;
 
+pub use aside::MAX_HANDOVER_BYTES;
 pub use breaker::{Breaker, BreakerSettings, BreakerState};
 pub use fair_schedule::FairSchedule;
 pub use generation::PROVEN_CALLS;

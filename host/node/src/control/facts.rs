@@ -1,7 +1,9 @@
 //! What an engine process says of itself: once what it is, then how it is.
 
 use millrace_core::{LaneId, Precision, Stage, StagePrecision, StageRecipe};
-use millrace_engine::{Counters, EngineSnapshot, LaneFacts, LinkFacts, PhaseTimes, PoolFacts, TenantFacts, TokenHistogram};
+use millrace_engine::{
+    Counters, EngineSnapshot, LaneFacts, LaneSpeed, LinkFacts, PhaseTimes, PoolFacts, TenantFacts, TokenHistogram,
+};
 use millrace_ops::KvFormat;
 use millrace_transfer::{CodecError, Decoder, Encoder, Incarnation};
 
@@ -59,6 +61,7 @@ pub(super) fn encode(snapshot: &EngineSnapshot, out: &mut Encoder) {
     rows(out, snapshot.tenants.len());
     for tenant in &snapshot.tenants {
         out.u32(tenant.waiting).u32(tenant.running).u64(tenant.tokens_served);
+        out.u32(tenant.cached_pages).u32(tenant.page_quota);
     }
     rows(out, snapshot.links.len());
     snapshot.links.iter().for_each(|link| put_link(out, link));
@@ -73,13 +76,20 @@ pub(super) fn encode(snapshot: &EngineSnapshot, out: &mut Encoder) {
 }
 
 pub(super) fn decode(from: &mut Decoder<'_>) -> Result<EngineSnapshot, CodecError> {
-    let lanes = from.count(MAX_ROWS, 40, "the lanes")?;
+    let lanes = from.count(MAX_ROWS, 52, "the lanes")?;
     let lanes = (0..lanes).map(|_| lane(from)).collect::<Result<_, _>>()?;
     let pools = from.count(MAX_ROWS, 100, "the pools")?;
     let pools = (0..pools).map(|_| pool(from)).collect::<Result<_, _>>()?;
-    let tenants = from.count(MAX_ROWS, 16, "the tenants")?;
+    let tenants = from.count(MAX_ROWS, 24, "the tenants")?;
     let tenant = |from: &mut Decoder<'_>| {
-        Ok(TenantFacts { waiting: from.u32("a tenant")?, running: from.u32("a tenant")?, tokens_served: from.u64("a tenant")? })
+        let what = "a tenant";
+        Ok(TenantFacts {
+            waiting: from.u32(what)?,
+            running: from.u32(what)?,
+            tokens_served: from.u64(what)?,
+            cached_pages: from.u32(what)?,
+            page_quota: from.u32(what)?,
+        })
     };
     let tenants = (0..tenants).map(|_| tenant(from)).collect::<Result<_, CodecError>>()?;
     let links = from.count(MAX_ROWS, 40, "the links")?;
@@ -167,6 +177,8 @@ pub(crate) fn add(to: &mut Counters, more: &Counters) {
 fn put_lane(out: &mut Encoder, lane: &LaneFacts) {
     out.text(&lane.name).u32(lane.waiting).u32(lane.running).u32(lane.kv_used_per_mille).u32(lane.free_pages);
     out.u32(lane.total_pages).u32(lane.ttft_us).u32(lane.itl_us).u8(u8::from(lane.healthy));
+    let LaneSpeed { prefill_tokens_per_s, decode_tokens_per_s, decode_step_us } = lane.speed;
+    out.u32(prefill_tokens_per_s).u32(decode_tokens_per_s).u32(decode_step_us);
 }
 
 /// Number and precision are the node's to fill in: it has the same configuration.
@@ -178,6 +190,8 @@ fn lane(from: &mut Decoder<'_>) -> Result<LaneFacts, CodecError> {
     let (free_pages, total_pages, ttft_us, itl_us) = (number()?, number()?, number()?, number()?);
     let (lane, precision) = (LaneId(0), Precision { prefill: none, decode: none });
     let healthy = from.flag("a lane")?;
+    let mut number = || from.u32("a lane");
+    let speed = LaneSpeed { prefill_tokens_per_s: number()?, decode_tokens_per_s: number()?, decode_step_us: number()? };
     Ok(LaneFacts {
         lane,
         name,
@@ -189,6 +203,7 @@ fn lane(from: &mut Decoder<'_>) -> Result<LaneFacts, CodecError> {
         total_pages,
         ttft_us,
         itl_us,
+        speed,
         healthy,
     })
 }
