@@ -72,9 +72,9 @@ mkdir -p "$out"
 out=$(cd "$out" && pwd)
 cd "$here"
 echo "building guests with the $toolchain toolchain"
-build_guest millrace-route route
-build_guest millrace-schedule schedule
-build_guest millrace-precision precision
+build_guest millrace-tenant-route route
+build_guest millrace-fair-schedule schedule
+build_guest millrace-tier-precision precision
 for name in affinity-route fcfs-schedule least-loaded-route pressure-precision priority-schedule; do
     build_guest millrace-$name $name
 done

@@ -3,8 +3,8 @@
 use std::sync::Mutex;
 
 use millrace_policy::{
-    Ask, BreakerSettings, Budget, Choice, Decision, FairSchedule, LeastLoadedRoute, Policy, PolicyFault, PolicyInfo,
-    PrecisionPolicy, PrecisionSlot, RouteLimits, RoutePolicy, RouteRequest, RouteSlot, ScheduleSlot, TierPrecision,
+    Ask, BreakerSettings, Choice, Decision, FairSchedule, LeastLoadedRoute, Policy, PolicyFault, PolicyInfo, PrecisionPolicy,
+    PrecisionSlot, RouteLimits, RoutePolicy, RouteRequest, RouteSlot, ScheduleSlot, TierPrecision,
 };
 
 use super::*;

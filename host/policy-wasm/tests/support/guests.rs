@@ -58,9 +58,9 @@ pub(crate) fn core_of(text: &str, world: &str) -> Vec<u8> {
     let (mut world, optional) = (words.next().expect("a world"), words.collect::<Vec<_>>());
     if !optional.is_empty() {
         let exports: String = optional.iter().map(|name| format!("export millrace:policy/{name}@0.1.0;")).collect();
-        let text = format!("package test:guest; world own {{ include millrace:policy/{world}@0.1.0; {exports} }}");
-        package = resolve.push_str("own.wit", &text).expect("a world of its own");
-        world = "own";
+        let text = format!("package test:guest; world guest {{ include millrace:policy/{world}@0.1.0; {exports} }}");
+        package = resolve.push_str("guest.wit", &text).expect("a world of its own");
+        world = "guest";
     }
     let world = resolve.select_world(&[package], Some(world)).expect("the world");
     wit_component::embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8, false).expect("component types");
