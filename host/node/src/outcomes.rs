@@ -104,8 +104,7 @@ fn gather(first: Ended, ends: &Receiver<Ended>) -> Vec<Ended> {
     while batch.len() < MAX_ROWS {
         match ends.recv_timeout(until.saturating_duration_since(Instant::now())) {
             Ok(ended) => batch.push(ended),
-            Err(RecvTimeoutError::Timeout) => return batch,
-            Err(RecvTimeoutError::Disconnected) => return batch,
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return batch,
         }
     }
     thread::sleep(until.saturating_duration_since(Instant::now()));
