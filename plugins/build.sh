@@ -41,7 +41,9 @@ build_guest() {
         CARGO_TARGET_DIR=$guests RUSTFLAGS=$(remap "$(rustc --print sysroot)/lib/rustlib/src/rust") \
             cargo build --quiet --release --locked --target $target -p "$1" ;;
     debian)
-        CARGO_TARGET_DIR=$guests RUSTFLAGS=$(remap ${debian_source%/library/*}) \
+        # std is built too, so a panic can be the trap alone: there is nobody in a guest to read its message, and a third of the code
+        # would be there to write it.
+        CARGO_TARGET_DIR=$guests RUSTFLAGS="$(remap ${debian_source%/library/*}) -Zunstable-options -Cpanic=immediate-abort" \
             CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER=wasm-ld RUSTC_BOOTSTRAP=1 RUSTC=$debian_rustc \
             $debian_cargo build --quiet --release --locked --target $target -Z build-std=std,panic_abort -p "$1" ;;
     esac
@@ -70,9 +72,9 @@ mkdir -p "$out"
 out=$(cd "$out" && pwd)
 cd "$here"
 echo "building guests with the $toolchain toolchain"
-build_guest millrace-route route
-build_guest millrace-schedule schedule
-build_guest millrace-precision precision
-for name in affinity-route fcfs-schedule pressure-precision priority-schedule; do
+build_guest millrace-tenant-route route
+build_guest millrace-fair-schedule schedule
+build_guest millrace-tier-precision precision
+for name in affinity-route fcfs-schedule least-loaded-route pressure-precision priority-schedule; do
     build_guest millrace-$name $name
 done

@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
+from conftest import BINARIES, ROOT
 
 BENCH, OUTPUTS = ROOT / "examples" / "bench", pathlib.Path(__file__).parent / "outputs"
 sys.path.insert(0, str(BENCH))
@@ -178,3 +178,32 @@ def test_arguments_that_cannot_be_are_refused(tmp_path):
     ]:
         result = against_peers(tmp_path, *args)
         assert result.returncode == 2 and told in result.stderr, result.stderr
+
+
+def test_what_a_failing_policy_costs_is_measured_with_no_request_failed(tmp_path):
+    """A short run of the real script: counts are judged, times are not."""
+    out = tmp_path / "faults.json"
+    size = ("--requests", "24", "--concurrency", "4", "--rounds", "1", "--prompt-tokens", "64", "--max-tokens", "12")
+    script = [sys.executable, BENCH / "policy_faults.py", "--millrace", BINARIES / "millrace", "--out", out, *size]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    total = json.loads(out.read_text())["total"]
+    assert [one["failed"] for one in total.values()] == [0, 0, 0] and all(one["requests"] == 24 for one in total.values())
+    closed = total["breaker held closed"]
+    assert closed["faults"]["trap"] > 0 and closed["faults"]["timeout"] + closed["faults"]["late"] > 0, closed
+    assert "| breaker free |" in done.stdout
+
+
+def test_a_policy_that_did_not_fail_as_it_should_have_is_told():
+    import policy_faults
+
+    def one(failed=0, trap=0.0, timeout=0.0):
+        faults = {"trap": trap, "timeout": timeout, "late": 0.0, "unavailable": 0.0}
+        counts = {"requests": 8, "failed": failed, "decisions": 90.0, "rollbacks": 0.0}
+        return [counts | {"ttft_p99_ms": 20.0 + trap, "faults": faults}]
+
+    fine = {"native fallback": one(), "breaker held closed": one(trap=2.0, timeout=1.0), "breaker free": one(trap=1.0, timeout=1.0)}
+    total = policy_faults.summary(fine)
+    assert policy_faults.wrong(total) == [] and total["breaker held closed"]["over_native"] == 1.1
+    bad = policy_faults.wrong(policy_faults.summary(fine | {"breaker free": one(failed=3, trap=1.0)}))
+    assert len(bad) == 2 and "3 requests failed" in bad[0] and "did not fail in both ways" in bad[1], bad

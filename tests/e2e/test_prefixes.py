@@ -102,3 +102,59 @@ def test_off_is_the_default(start):
         assert cached(answer.json["usage"]) == 0
     assert server.metric("vllm:prefix_cache_queries_total") == 0
     assert server.metric("millrace_pool_pages", state="evictable") == 0
+
+
+TWINS = """
+[model.smollm2]
+name = "smollm2-135m"
+path = "{model}"
+[device.cpu]
+kind = "cpu"
+""" + "".join(
+    f"""
+[pool.{lane}-prefill]
+stage = "prefill"
+recipe = "int8"
+kv = "bf16"
+pages = 256
+prefix_cache = true
+[pool.{lane}-decode]
+stage = "decode"
+recipe = "int4"
+kv = "fp8"
+pages = 256
+[lane.{lane}]
+prefill = "{lane}-prefill"
+decode = "{lane}-decode"
+"""
+    for lane in ("first", "second")
+)
+
+
+def lane_of(server, tenant, prompt):
+    """The lane that served a prompt, and the prompt tokens that it had cached."""
+    answer = server.complete(prompt, headers(tenant), max_tokens=2)
+    assert answer.status == 200, answer.body
+    return answer.json["system_fingerprint"].partition("/")[0], cached(answer.json["usage"])
+
+
+def test_affinity_goes_where_the_prompt_is_kept_and_only_the_own_one(start):
+    everywhere = tenants().replace('allowed_lanes = ["exact"]\n', "")
+    server = start(pools=TWINS.format(model=MODEL), extra=f'[policy.route]\ncomponent = "builtin:affinity"\n{everywhere}')
+    running = lambda: server.metric("millrace_lane_sequences", lane="first", state="running")
+    body = {"model": "smollm2-135m", "prompt": "It was", "max_tokens": 400, "ignore_eos": True}
+    busy = server.stream("/v1/completions", body, headers("ann"))
+    next(busy)
+    server.wait_for(lambda: running() == 1)
+    assert lane_of(server, "ann", PROMPT) == ("second", 0), "while the first lane is busy"
+    busy.close()
+
+    def idle(tenant, prompt):
+        server.wait_for(lambda: server.metric("millrace_lane_sequences", state="running") == 0)
+        return lane_of(server, tenant, prompt)
+
+    lane, found = idle("ann", PROMPT)
+    assert lane == "second" and found > 100, "where it is kept, although both lanes are free"
+    assert idle("ann", "Something else that nobody has asked before.")[0] == "first"
+    assert idle("bob", PROMPT) == ("first", 0), "another tenant's prompts say nothing"
+    assert idle("bob", PROMPT) == ("first", found)

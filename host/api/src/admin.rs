@@ -3,7 +3,7 @@
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::Response;
-use millrace_node::{BreakerState, Digest, Node, PolicyInfo, PolicyKind, ReadmitError, SlotStatus, SwapError};
+use millrace_node::{BreakerState, Digest, Node, PolicyCounters, PolicyInfo, PolicyKind, ReadmitError, SlotStatus, SwapError};
 use serde_json::{Value, json};
 
 use crate::body::read_bytes;
@@ -163,12 +163,19 @@ fn slot_json(kind: PolicyKind, status: &SlotStatus) -> Value {
         "calls": status.total.calls,
         "fallbacks": status.total.fallbacks,
         "faults": faults,
+        "feedback": beside(&status.feedback),
+        "handover": beside(&status.handover),
         "swaps": status.swaps,
         "rollbacks": status.rollbacks,
         "last_error": last_error,
         "proven": status.proven,
         "way_back": status.way_back.iter().map(info_json).collect::<Vec<_>>(),
     })
+}
+
+/// Calls beside decisions.
+fn beside(counters: &PolicyCounters) -> Value {
+    json!({"calls": counters.calls, "ok": counters.ok})
 }
 
 fn breaker(state: BreakerState) -> &'static str {

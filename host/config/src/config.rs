@@ -171,6 +171,8 @@ pub struct Lane {
     pub decode: PoolId,
     /// Sequences that may wait for this lane.
     pub max_waiting: u32,
+    /// Measured divergence of its precision from the unquantized model, in millionths of a nat; `None`: nobody said.
+    pub kl_micronat: Option<u32>,
 }
 
 /// `[policy.*]`: the three decisions.

@@ -102,6 +102,9 @@ pub const PREFIX_TENANT_PERCENT: Bounded = bounded(0, 0, 100);
 /// 256 waiting sequences. At a second each the last one would wait four minutes; beyond that a quick 429 is kinder.
 pub const LANE_MAX_WAITING: Bounded = bounded(256, 1, 1 << 20);
 
+/// No default: only a measurement tells. 100 nat are more than any model is apart from any other.
+pub const LANE_KL_MICRONAT: Bounded = bounded(0, 0, 100_000_000);
+
 // === policy ===
 
 /// 5 ms. A request is routed once and waits for it, so this is far below the time to a first token and far above the 0.2 ms
@@ -141,8 +144,11 @@ pub const BREAKER_FAULTS: Bounded = bounded(3, 1, 1000);
 pub const BREAKER_BACKOFF_MS: Bounded = bounded(SECOND_MS, 1, HOUR_MS);
 
 /// Components in the binary, by kind; the first is what `"builtin"` means. A test of the node compares this with what there is.
-pub const BUILTINS: [(&str, &[&str]); 3] =
-    [("route", &["tenant", "affinity"]), ("schedule", &["fair", "fcfs", "priority"]), ("precision", &["tier", "pressure"])];
+pub const BUILTINS: [(&str, &[&str]); 3] = [
+    ("route", &["tenant", "affinity", "least-loaded"]),
+    ("schedule", &["fair", "fcfs", "priority"]),
+    ("precision", &["tier", "pressure"]),
+];
 
 /// Bytes of a policy's `config` as JSON: what every instance copies and parses when it starts.
 pub const MAX_POLICY_CONFIG_BYTES: usize = 64 << 10;

@@ -18,7 +18,7 @@ use crate::pool::{Pool, Scheduler, smooth};
 use crate::returning::Returning;
 use crate::runner::Finished;
 use crate::spec::SinkOf;
-use crate::{Counters, EngineSnapshot, Job, JobError, LaneFacts, Replay, TenantFacts, TokenHistogram};
+use crate::{Counters, EngineSnapshot, Job, JobError, LaneFacts, LaneSpeed, Replay, TenantFacts, TokenHistogram};
 
 /// How long the loop sleeps when nothing rings; deadlines are looked at this often.
 const IDLE_WAIT: Duration = Duration::from_millis(20);
@@ -350,6 +350,8 @@ impl Driver {
             waiting: load.waiting,
             running: load.running,
             tokens_served: self.ledger.served(TenantId(index as u32)),
+            cached_pages: self.pools.iter().map(|pool| pool.cached_pages_of(index)).fold(0, u32::saturating_add),
+            page_quota: self.pools.iter().filter_map(|pool| pool.pages().owner_pages()).fold(0, u32::saturating_add),
         });
         EngineSnapshot {
             lanes,
@@ -376,7 +378,17 @@ impl Driver {
             total_pages: counts.total,
             ttft_us: lane.ttft_us,
             itl_us: lane.itl_us,
+            speed: self.speed(lane.ends),
             healthy: lane.ends.pools().all(|pool| self.pools[pool].is_healthy()) && lane.link.is_up(),
+        }
+    }
+
+    fn speed(&self, ends: Ends) -> LaneSpeed {
+        let rate = |pool: Option<usize>| pool.map_or(0, |pool| self.pools[pool].rate.tokens_per_s());
+        LaneSpeed {
+            prefill_tokens_per_s: rate(ends.prefill),
+            decode_tokens_per_s: rate(ends.decode),
+            decode_step_us: ends.decode.map_or(0, |decode| self.pools[decode].step_us),
         }
     }
 }

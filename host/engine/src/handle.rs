@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use millrace_core::{LaneId, PoolId, SeqId};
+use millrace_kv::{PrefixDirectory, PrefixScope};
 use millrace_transfer::Incarnation;
 
 use crate::snapshot::EngineSnapshot;
@@ -121,6 +122,8 @@ pub(crate) struct Shared {
     /// The driver's thread has come to its end.
     pub(crate) ended: AtomicBool,
     pub(crate) snapshot: Mutex<Arc<EngineSnapshot>>,
+    /// By lane, once the pools are there: what its prefill pool keeps of prompts.
+    pub(crate) prefixes: OnceLock<Vec<Option<PrefixDirectory>>>,
     pub(crate) clock: Arc<dyn millrace_core::Clock>,
 }
 
@@ -214,6 +217,13 @@ impl EngineHandle {
 
     pub fn snapshot(&self) -> Arc<EngineSnapshot> {
         self.shared.snapshot.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Tokens at the beginning of a prompt that the lane's prefill pool has within this scope, as of now; none where it keeps no
+    /// prompts or is elsewhere. Asks no other thread, and changes nothing: neither pins nor order of eviction.
+    pub fn prefix_hit_tokens(&self, lane: LaneId, scope: PrefixScope, prompt: &[u32]) -> Option<u32> {
+        let directory = self.shared.prefixes.get()?.get(lane.0 as usize)?.as_ref()?;
+        Some(directory.hit_tokens(scope, prompt))
     }
 
     /// Takes no new jobs from now on; those that are in go on to their end.

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use millrace_core::Stage;
-use millrace_kv::{PageCounts, PagePool};
+use millrace_kv::{PageCounts, PagePool, PrefixOwner};
 use millrace_policy::Table;
 use millrace_scheduler::{DecodeScheduler, Draft, PolicyCall, PrefillScheduler, StepPlan, TenantLedger};
 
 use crate::handle::Hold;
+use crate::rate::Rate;
 use crate::runner::StageRunner;
 use crate::step_times::StepTimes;
 use crate::{JobError, PhaseTimes, PoolFacts};
@@ -30,6 +31,7 @@ pub(crate) struct Pool {
     pub(crate) steps: u64,
     /// Smoothed, from launch to end.
     pub(crate) step_us: u32,
+    pub(crate) rate: Rate,
     pub(crate) phases: PhaseTimes,
     /// Of the device alone.
     pub(crate) times: StepTimes,
@@ -130,6 +132,11 @@ impl Pool {
         }
     }
 
+    /// Pages of its prefix tree that a tenant brought in.
+    pub(crate) fn cached_pages_of(&self, tenant: usize) -> u32 {
+        self.pages().cached_pages_of(PrefixOwner(u32::try_from(tenant).unwrap_or(u32::MAX)))
+    }
+
     pub(crate) fn counts(&self) -> PageCounts {
         self.pages().counts()
     }
@@ -181,6 +188,7 @@ impl Pool {
     /// A step of so many tokens took `took_us` from its launch and had the device for `device_us` of them.
     pub(crate) fn observe_step(&mut self, tokens: u32, took_us: u64, device_us: u64) {
         self.times.observe(tokens, device_us);
+        self.rate.observe(tokens, device_us);
         self.step_us = smooth(self.step_us, took_us);
         match &mut self.scheduler {
             Scheduler::Prefill(s) => {

@@ -37,7 +37,19 @@ pub struct LaneFacts {
     pub ttft_us: u32,
     /// Smoothed gap between tokens.
     pub itl_us: u32,
+    pub speed: LaneSpeed,
     pub healthy: bool,
+}
+
+/// How fast a lane's pools were in their recent steps, whatever ran in them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LaneSpeed {
+    /// Prompt tokens a second while the prefill pool had its device; 0: no step yet.
+    pub prefill_tokens_per_s: u32,
+    /// Tokens a second of all sequences together while the decode pool had its device; 0: no step yet.
+    pub decode_tokens_per_s: u32,
+    /// Smoothed time of a step of the decode pool, from launch to end; 0: no step yet.
+    pub decode_step_us: u32,
 }
 
 /// One end of a connection between two engines.
@@ -101,6 +113,10 @@ pub struct TenantFacts {
     pub running: u32,
     /// Prompt and output tokens, decayed.
     pub tokens_served: u64,
+    /// In the prefix trees of all pools, brought in by this tenant.
+    pub cached_pages: u32,
+    /// Most that they may be; 0: no pool keeps prompts.
+    pub page_quota: u32,
 }
 
 /// Counters since start.

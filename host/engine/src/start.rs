@@ -2,7 +2,7 @@
 //! before anything runs.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use millrace_core::{Clock, PoolId, Stage};
 use millrace_kv::{PagePool, PoolOptions};
@@ -16,6 +16,7 @@ use crate::handle::{Hold, Inbox, LaneGate, Shared};
 use crate::handoff::{HandOff, Link, Terms};
 use crate::jobs::JobTable;
 use crate::pool::{Pool, Scheduler};
+use crate::rate::Rate;
 use crate::returning::Returning;
 use crate::runner::StageRunner;
 use crate::spec::SinkOf;
@@ -93,6 +94,7 @@ impl Parts {
             stopping: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             snapshot: Mutex::new(Arc::new(EngineSnapshot::default())),
+            prefixes: OnceLock::new(),
             clock: self.clock,
         });
         let backends: Vec<Arc<dyn Backend>> = specs.iter().map(|pool| pool.backend.clone()).collect();
@@ -103,6 +105,8 @@ impl Parts {
             .map(|(pool, device)| build_pool(pool, device, self.boot_nonce, &shared))
             .collect::<Result<Vec<_>, _>>()?;
         let lanes = build_lanes(&pools, &shared)?;
+        let directory = |lane: &Lane| pools.get(lane.ends.prefill?).and_then(|pool| pool.pages().prefix_directory());
+        let _first = shared.prefixes.set(lanes.iter().map(directory).collect());
         let mut driver = Driver {
             shared: shared.clone(),
             pools,
@@ -177,6 +181,7 @@ fn build_pool(spec: &PoolSpec, device: usize, boot_nonce: u16, shared: &Arc<Shar
         draft_is_old: false,
         steps: 0,
         step_us: 0,
+        rate: Rate::default(),
         phases: PhaseTimes::default(),
         times: StepTimes::default(),
         device,

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod changes;
+mod directory;
 mod error;
 mod guards;
 mod invariants;
@@ -17,6 +18,7 @@ mod table;
 mod tag;
 mod tree;
 
+pub use directory::PrefixDirectory;
 pub use error::KvError;
 #[cfg(any(test, feature = "fault-injection"))]
 pub use guards::Guard;

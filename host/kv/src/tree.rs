@@ -23,9 +23,10 @@ pub(crate) use node::Place;
 
 use self::node::{Children, Node};
 use self::order::EvictionOrder;
-use crate::{PageId, PageRef, PrefixOwner, PrefixScope};
+use crate::directory::Path;
+use crate::{PageId, PageRef, PrefixDirectory, PrefixOwner, PrefixScope};
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct PrefixTree {
     nodes: BTreeMap<PageId, Node>,
     /// First pages of each scope; a scope without pages has no entry.
@@ -35,9 +36,28 @@ pub(crate) struct PrefixTree {
     owned: BTreeMap<PrefixOwner, u32>,
     /// Number of the last use.
     uses: u64,
+    /// What is here, for readers on other threads.
+    directory: PrefixDirectory,
 }
 
 impl PrefixTree {
+    /// Empty, of pages of so many tokens.
+    pub(crate) fn new(page_tokens: u32) -> Self {
+        Self {
+            nodes: BTreeMap::new(),
+            roots: BTreeMap::new(),
+            order: EvictionOrder::default(),
+            owned: BTreeMap::new(),
+            uses: 0,
+            directory: PrefixDirectory::new(page_tokens),
+        }
+    }
+
+    /// Another reader of what is here.
+    pub(crate) fn directory(&self) -> PrefixDirectory {
+        self.directory.clone()
+    }
+
     /// A number for one use of a path, for [`Self::touch`] and [`Self::add`].
     pub(crate) fn next_use(&mut self) -> u64 {
         self.uses += 1;
@@ -88,6 +108,11 @@ impl PrefixTree {
         if taken || matches!(place, Place::Behind(parent) if !self.nodes.contains_key(&parent)) {
             return false;
         }
+        let path = match place {
+            Place::Root(scope) => Path::of(scope),
+            Place::Behind(parent) => self.nodes.get(&parent).map_or_else(|| Path::of(PrefixScope([0; 32])), |node| node.path),
+        }
+        .then(tokens);
         let tokens: Arc<[u32]> = tokens.into();
         match place {
             Place::Root(scope) => {
@@ -98,7 +123,9 @@ impl PrefixTree {
             }),
         }
         *self.owned.entry(owner).or_default() += 1;
-        self.nodes.insert(page.page, Node { tag: page.tag, place, tokens, children: Children::new(), owner, used, idle: false });
+        self.directory.enter(path);
+        let children = Children::new();
+        self.nodes.insert(page.page, Node { tag: page.tag, place, tokens, path, children, owner, used, idle: false });
         true
     }
 
@@ -113,6 +140,7 @@ impl PrefixTree {
             let Some(node) = self.nodes.remove(&page) else { continue };
             self.order.remove(&node.rank(page));
             self.disown(node.owner);
+            self.directory.leave(node.path);
             removed.push(PageRef { page, tag: node.tag });
             left.extend(node.children.into_values());
         }

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use millrace_core::{LaneId, PoolId, SeqId};
-use millrace_engine::{EngineHandle, EngineSnapshot, Hold, Job, LaneFacts, ReadmitError, SubmitError};
+use millrace_engine::{EngineHandle, EngineSnapshot, Hold, Job, LaneFacts, LaneSpeed, ReadmitError, SubmitError};
+use millrace_kv::PrefixScope;
 
 use crate::control::add_counters;
 use crate::error::NotTaken;
@@ -41,6 +42,13 @@ impl Engines {
             }
             None => Ok(self.local.submit(job)?),
         }
+    }
+
+    /// Tokens at the beginning of a prompt that the lane's prefill pool keeps within this scope; none where it keeps no prompts or is
+    /// a process of its own, which is not asked for every request.
+    pub(crate) fn prefix_hit_tokens(&self, row: LaneId, scope: PrefixScope, prompt: &[u32]) -> Option<u32> {
+        let lane = if self.fleet.is_some() { self.homes.get(row.0 as usize).copied().flatten()? } else { row };
+        self.local.prefix_hit_tokens(lane, scope, prompt)
     }
 
     pub(crate) fn abort(&self, seq: SeqId) {
@@ -123,6 +131,8 @@ impl Engines {
                 own.waiting = own.waiting.saturating_add(tenant.waiting);
                 own.running = own.running.saturating_add(tenant.running);
                 own.tokens_served = own.tokens_served.saturating_add(tenant.tokens_served);
+                own.cached_pages = own.cached_pages.saturating_add(tenant.cached_pages);
+                own.page_quota = own.page_quota.saturating_add(tenant.page_quota);
             }
             all.pools.extend(facts.pools.into_iter().map(|mut pool| {
                 pool.healthy &= up;
@@ -156,6 +166,7 @@ impl Engines {
             total_pages: to.total_pages,
             ttft_us: from.ttft_us,
             itl_us: to.itl_us,
+            speed: LaneSpeed { prefill_tokens_per_s: from.speed.prefill_tokens_per_s, ..to.speed },
             healthy: prefill_up && decode_up && from.healthy && to.healthy,
         })
     }

@@ -49,6 +49,8 @@ pub enum StartError {
     /// Of an engine process.
     #[error("the server's order cannot be read: {0}; is the server another release than this engine process?")]
     Order(String),
+    #[error("no thread for what became of requests: {0}; raise the process limit (ulimit -u)")]
+    Thread(std::io::Error),
     #[error("the policy engine: {0}")]
     PolicyEngine(#[from] millrace_policy_wasm::EngineError),
     #[error("policy.{kind}: {}: cannot be read: {why}; check `component`", path.display())]

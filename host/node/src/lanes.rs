@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use millrace_config::{Config, Tenant, Tier};
 use millrace_core::{LaneId, PoolId, Precision, StageRecipe};
-use millrace_engine::{EngineSnapshot, LaneFacts};
+use millrace_engine::{EngineSnapshot, LaneFacts, TenantFacts};
 use millrace_ops::KvFormat;
 use millrace_policy::{Choice, Table, kind};
 
@@ -23,6 +23,7 @@ pub(crate) struct Lane {
     pub(crate) capacity_tokens: u32,
     /// Of the decode stage, read once for every step.
     decode_weight_bytes: u64,
+    kl_micronat: Option<u32>,
 }
 
 /// What is known of a pool once its model is loaded.
@@ -71,6 +72,7 @@ impl Lanes {
                 fingerprint: format!("{}/{precision}/{short}", lane.name).into(),
                 capacity_tokens: figures(lane.prefill).capacity_tokens.min(figures(lane.decode).capacity_tokens),
                 decode_weight_bytes: figures(lane.decode).weight_bytes,
+                kl_micronat: lane.kl_micronat,
             });
         }
         let may = |tenant: &Tenant| (0..).map(LaneId).take(rows.len()).map(|lane| tenant.allowed_lanes.contains(&lane)).collect();
@@ -106,10 +108,13 @@ impl Lanes {
             .with(kind::PREFILL_WEIGHT_BITS, each(&|row| precision(row).map_or(u32::MAX, |p| recipe_bits(p.prefill.recipe))))
             .with(kind::DECODE_WEIGHT_BITS, each(&|row| precision(row).map_or(u32::MAX, |p| recipe_bits(p.decode.recipe))))
             .with(kind::KV_BITS, each(&|row| precision(row).map_or(u32::MAX, |p| kv_bits(p.decode.kv))))
+            .with(kind::KL_MICRONAT, each(&|row| self.kl_micronat(row)))
             .with(kind::RELATIVE_COST_PER_MILLE, each(&|row| per_mille(cost(row), dearest)))
             .with(kind::LANES_READY, each(&|row| count(of(row).count())))
             .with(kind::PRECISION_KV_USED_PER_MILLE, each(&|row| kv_used_per_mille(of(row))))
-            .with(kind::PRECISION_WAITING, each(&|row| of(row).map(|l| l.waiting).fold(0, u32::saturating_add)));
+            .with(kind::PRECISION_WAITING, each(&|row| of(row).map(|l| l.waiting).fold(0, u32::saturating_add)))
+            .with(kind::PRECISION_PREFILL_TOKENS_PER_S, each(&|row| mean(of(row).map(|l| l.speed.prefill_tokens_per_s))))
+            .with(kind::PRECISION_DECODE_TOKENS_PER_S, each(&|row| mean(of(row).map(|l| l.speed.decode_tokens_per_s))));
         Offer { table, rows }
     }
 
@@ -132,6 +137,15 @@ impl Lanes {
             .with(kind::HEALTHY, facts(|l| u32::from(l.healthy)))
             .with(kind::LANE_PRECISION, self.rows.iter().map(|lane| count(lane.precision_row)).collect())
             .with(kind::ELIGIBLE, eligible.collect())
+            .with(kind::LANE_PREFILL_TOKENS_PER_S, facts(|l| measured(l.speed.prefill_tokens_per_s)))
+            .with(kind::LANE_DECODE_TOKENS_PER_S, facts(|l| measured(l.speed.decode_tokens_per_s)))
+            .with(kind::LANE_STEP_US, facts(|l| measured(l.speed.decode_step_us)))
+    }
+
+    /// Of the lane of a precision that is farthest from the unquantized model, as the operator says; absent: nobody said.
+    fn kl_micronat(&self, precision_row: usize) -> u32 {
+        let lanes = self.rows.iter().filter(|lane| lane.precision_row == precision_row);
+        lanes.filter_map(|lane| lane.kl_micronat).max().unwrap_or(u32::MAX)
     }
 
     /// What the largest lane of a precision holds that the tenant may use, in service or not.
@@ -144,11 +158,16 @@ impl Lanes {
     pub(crate) fn tenants(&self, admission: &Admission, engine: &EngineSnapshot) -> Table {
         let counts: Vec<(u32, u32)> = (0..self.weights.len()).map(|i| admission.of_tenant(i)).collect();
         let served = |i: usize| engine.tenants.get(i).map_or(0, |t| u32::try_from(t.tokens_served).unwrap_or(u32::MAX - 1));
+        let of = |fact: fn(&TenantFacts) -> u32| -> Vec<u32> {
+            (0..self.weights.len()).map(|i| engine.tenants.get(i).map_or(u32::MAX, fact)).collect()
+        };
         Table::new(self.weights.len())
             .with(kind::WEIGHT, self.weights.clone())
             .with(kind::TOKENS_SERVED, (0..self.weights.len()).map(served).collect())
             .with(kind::TENANT_RUNNING, counts.iter().map(|c| c.1).collect())
             .with(kind::TENANT_WAITING, counts.iter().map(|c| c.0).collect())
+            .with(kind::CACHED_PAGES, of(|tenant| tenant.cached_pages))
+            .with(kind::PAGE_QUOTA, of(|tenant| measured(tenant.page_quota)))
             .with(kind::TIER, self.tiers.clone())
     }
 }
@@ -201,6 +220,21 @@ fn kv_bits(kv: KvFormat) -> u32 {
 fn per_mille(part: u64, whole: u64) -> u32 {
     let share = (u128::from(part) * 1_000).checked_div(u128::from(whole));
     share.and_then(|share| u32::try_from(share).ok()).unwrap_or(u32::MAX)
+}
+
+/// A measured figure is 0 where nothing was measured yet, and absent then.
+fn measured(figure: u32) -> u32 {
+    if figure == 0 { u32::MAX } else { figure }
+}
+
+/// Over the lanes that have a figure; absent where none has.
+fn mean(figures: impl Iterator<Item = u32>) -> u32 {
+    let (mut sum, mut count) = (0_u64, 0_u64);
+    for figure in figures.filter(|figure| *figure > 0) {
+        sum += u64::from(figure);
+        count += 1;
+    }
+    sum.checked_div(count).and_then(|mean| u32::try_from(mean).ok()).unwrap_or(u32::MAX)
 }
 
 fn count(n: usize) -> u32 {

@@ -16,6 +16,7 @@ use crate::engines::Engines;
 use crate::error::ReadmitError;
 use crate::lanes::Lanes;
 use crate::metrics::{LaneLabels, Metrics, Scrape};
+use crate::outcomes::Outcomes;
 use crate::policies::Policies;
 use crate::scopes::Scopes;
 use crate::sessions::Sessions;
@@ -50,6 +51,7 @@ pub(crate) struct Inner {
     pub(crate) engine: Engines,
     pub(crate) policies: Policies,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) outcomes: Outcomes,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) ids: crate::ids::Ids,
     pub(crate) draining: AtomicBool,
@@ -183,6 +185,7 @@ impl Node {
             lanes: &lanes,
             page_tokens: inner.page_tokens,
             slots: inner.policies.slot_labels(),
+            outcomes_dropped: inner.outcomes.dropped(),
             engine: &inner.engine.snapshot(),
             processes: inner.engine.processes(),
             waiting: inner.admission.waiting(),

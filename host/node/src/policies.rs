@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use millrace_config::{Config, Digest};
 use millrace_core::Clock;
-use millrace_policy::{PolicyInfo, PrecisionSlot, RolledBack, RouteSlot, ScheduleSlot, SlotStatus};
+use millrace_policy::{PolicyFault, PolicyInfo, PrecisionSlot, RolledBack, RouteSlot, ScheduleSlot, SlotStatus};
 use millrace_policy_wasm::{EngineOptions, LoadError, LoadedPolicy, PolicyEngine, PolicyKind, PolicyOptions, Recorder};
 
 use crate::error::{StartError, SwapError};
+use crate::fault_log::FaultLog;
 use crate::metrics::SlotLabels;
 use crate::policy_slots::{First, first, limits, options, precision_slot, recorder, route_slot, schedule_slot, spec_of};
 use crate::shadow::Shadow;
@@ -53,10 +54,13 @@ impl Policies {
         let slots = Slots {
             precision: Arc::new(
                 precision_slot(precision, &config.policies.precision)?
-                    .watched_by(|rolled| log_rolled_back(PolicyKind::Precision, rolled)),
+                    .watched_by(|rolled| log_rolled_back(PolicyKind::Precision, rolled))
+                    .telling_faults_to(telling(PolicyKind::Precision)),
             ),
             route: Arc::new(
-                route_slot(route, &config.policies.route)?.watched_by(|rolled| log_rolled_back(PolicyKind::Route, rolled)),
+                route_slot(route, &config.policies.route)?
+                    .watched_by(|rolled| log_rolled_back(PolicyKind::Route, rolled))
+                    .telling_faults_to(telling(PolicyKind::Route)),
             ),
             schedule: watched_schedule(schedule, config)?,
         };
@@ -134,6 +138,11 @@ impl Policies {
     /// What nobody in this process asks cannot be put in force here.
     fn reachable(&self, kind: PolicyKind) -> Result<(), SwapError> {
         if self.scheduled_elsewhere && kind == PolicyKind::Schedule { Err(SwapError::Elsewhere) } else { Ok(()) }
+    }
+
+    /// The slots, for whoever tells them something.
+    pub(crate) fn slots(&self) -> &Slots {
+        &self.slots
     }
 
     /// How to load what came through the admin listener.
@@ -228,11 +237,19 @@ fn engine(config: &Config, kinds: &[PolicyKind], clock: Arc<dyn Clock>) -> Resul
 
 fn watched_schedule(first: First, config: &Config) -> Result<Arc<ScheduleSlot>, StartError> {
     let slot = schedule_slot(first, &config.policies.schedule)?;
-    Ok(Arc::new(slot.watched_by(|rolled| log_rolled_back(PolicyKind::Schedule, rolled))))
+    Ok(Arc::new(
+        slot.watched_by(|rolled| log_rolled_back(PolicyKind::Schedule, rolled)).telling_faults_to(telling(PolicyKind::Schedule)),
+    ))
 }
 
 mod trials;
 pub(crate) mod watch;
+
+/// Has the faults of a slot logged.
+fn telling(kind: PolicyKind) -> impl Fn(u64, &PolicyFault) {
+    let log = FaultLog::new(kind);
+    move |generation, fault| log.fault(generation, fault)
+}
 
 fn log_in_force(kind: PolicyKind, info: &PolicyInfo, what: &str) {
     tracing::info!(

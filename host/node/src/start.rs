@@ -28,6 +28,7 @@ use crate::ids::{Ids, MonotonicClock, random_u64};
 use crate::lanes::{Lanes, PoolFigures, tier};
 use crate::metrics::Metrics;
 use crate::node::{Inner, Node, ServedModel, unix_now_s};
+use crate::outcomes::Outcomes;
 use crate::policies::Policies;
 use crate::policies::watch::{self, WatchList};
 use crate::scopes::Scopes;
@@ -76,6 +77,7 @@ impl Node {
             boot_nonce: boot_nonce()?,
         };
         let engine = Engines::new(millrace_engine::start(spec)?, starting.keep(), homes, rows);
+        let outcomes = Outcomes::start(policies.slots().clone(), clock.clone()).map_err(StartError::Thread)?;
         tracing::info!(model = model.name, context_tokens, lanes = lanes.rows.len(), "the node is ready");
         let bounds: Vec<TenantBounds> =
             config.tenants.iter().map(|t| TenantBounds { max_waiting: t.max_waiting, max_running: t.max_running }).collect();
@@ -107,6 +109,7 @@ impl Node {
             engine,
             policies,
             metrics: Arc::new(Metrics::default()),
+            outcomes,
             clock,
             ids: Ids::default(),
             draining: AtomicBool::new(false),

@@ -20,6 +20,7 @@ use crate::ids::random_u64;
 use crate::lanes::Lane;
 use crate::metrics::{Metrics, Outcome};
 use crate::node::{Inner, Node};
+use crate::outcomes::{Deciders, Told};
 use crate::prompt::token_count;
 use crate::request::{ContextLength, GenerateRequest, PolicyGenerations, RequestError, Started, TokenCount};
 use crate::stopwatch::Stopwatch;
@@ -50,6 +51,7 @@ struct Asked {
 struct Placed {
     lane: Lane,
     policies: PolicyGenerations,
+    told: Told,
     tokens: Option<mpsc::UnboundedReceiver<Event>>,
     seq: SeqId,
     engine: Engines,
@@ -123,7 +125,7 @@ impl Node {
             tokens,
             detokenizer: Detokenizer::new(self.inner.tokenizer.clone()),
             stop,
-            watch: Stopwatch::new(self.inner.metrics.clone(), arrived),
+            watch: Stopwatch::new(self.inner.metrics.clone(), arrived, (self.inner.outcomes.clone(), placed.told)),
             deadline,
             stall: STALL,
         };
@@ -223,9 +225,11 @@ impl Inner {
         let now_us = self.clock.now_us();
         let answer = self.policies.precision().choose(now_us, &[self.precision_ask(asked)], &offer.table, &tenants);
         let choice = answer.value.first().copied().unwrap_or(Choice { precision: 0, may_downgrade: false, reason: 0 });
+        let hits = self.prefix_hits(asked);
         let (mut full, mut room) = (None, 0);
         for precision_row in offer.to_try(choice) {
             let table = self.lanes.table(tenant, precision_row, asked.needed, &engine);
+            let table = hits.iter().fold(table, |table, hits| table.with(kind::PREFIX_HIT_TOKENS, hits.clone()));
             room = room.max(self.lanes.capacity_tokens(tenant, precision_row));
             if table.column(kind::ELIGIBLE).is_none_or(|lanes| !lanes.contains(&1)) {
                 continue;
@@ -245,12 +249,21 @@ impl Inner {
             let policies = PolicyGenerations {
                 precision: answer.generation,
                 route: route.generation,
-                schedule: self.policies.schedule().status().generation,
+                schedule: self.policies.schedule().generation(),
+            };
+            let by = Deciders {
+                precision: answer.fault.is_none().then_some((answer.generation, choice.reason)),
+                route: route.fault.is_none().then_some((route.generation, forward.reason)),
+                schedule: policies.schedule,
             };
             for row in forward.lanes {
                 let Some(lane) = self.lanes.rows.get(row as usize) else { continue };
-                match self.hand_in(asked, LaneId(row), forward.priority.unwrap_or(asked.priority)) {
-                    Ok(tokens) => return Ok(self.placed(asked, lane, policies, tokens)),
+                let priority = forward.priority.unwrap_or(asked.priority);
+                match self.hand_in(asked, LaneId(row), priority) {
+                    Ok(tokens) => {
+                        let told = told(asked, (row, lane), priority, by);
+                        return Ok(self.placed(asked, (lane, told), policies, tokens));
+                    }
                     // Another lane may have room, or be up.
                     Err(error @ (RequestError::QueueFull { .. } | RequestError::Unavailable { .. })) => full = Some(error),
                     Err(error) => return Err(error.into()),
@@ -261,8 +274,25 @@ impl Inner {
         Err(full.or(never_fits).unwrap_or_else(|| self.out_of_service()).into())
     }
 
-    fn placed(&self, asked: &Asked, lane: &Lane, policies: PolicyGenerations, tokens: mpsc::UnboundedReceiver<Event>) -> Placed {
-        Placed { lane: lane.clone(), policies, tokens: Some(tokens), seq: asked.seq, engine: self.engine.clone() }
+    /// By lane, what it keeps of the beginning of this prompt for its tenant or trust group; none where no lane keeps any.
+    fn prefix_hits(&self, asked: &Asked) -> Option<Vec<u32>> {
+        let hit = |lane| {
+            let scope = self.scopes.of(asked.tenant, lane)?;
+            self.engine.prefix_hit_tokens(lane, scope, &asked.prompt)
+        };
+        let hits: Vec<Option<u32>> = (0..).map(LaneId).take(self.lanes.rows.len()).map(hit).collect();
+        let any = hits.iter().any(Option::is_some);
+        any.then(|| hits.into_iter().map(|hit| hit.unwrap_or(u32::MAX)).collect())
+    }
+
+    fn placed(
+        &self,
+        asked: &Asked,
+        (lane, told): (&Lane, Told),
+        policies: PolicyGenerations,
+        tokens: mpsc::UnboundedReceiver<Event>,
+    ) -> Placed {
+        Placed { lane: lane.clone(), policies, told, tokens: Some(tokens), seq: asked.seq, engine: self.engine.clone() }
     }
 
     fn hand_in(&self, asked: &Asked, lane: LaneId, priority: i32) -> Result<mpsc::UnboundedReceiver<Event>, RequestError> {
@@ -334,6 +364,18 @@ impl Placed {
             prompt_tokens: token_count(asked.prompt.len()),
             policies: self.policies,
         }
+    }
+}
+
+fn told(asked: &Asked, (row, lane): (u32, &Lane), priority: i32, by: Deciders) -> Told {
+    Told {
+        tenant: asked.tenant,
+        priority,
+        lane: row,
+        precision: token_count(lane.precision_row),
+        prompt_tokens: token_count(asked.prompt.len()),
+        max_output_tokens: asked.sampling.max_tokens,
+        by,
     }
 }
 

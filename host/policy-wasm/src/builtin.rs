@@ -11,9 +11,10 @@ pub const SCHEDULE: &[u8] = include_bytes!("../../../plugins/dist/schedule.wasm"
 pub const PRECISION: &[u8] = include_bytes!("../../../plugins/dist/precision.wasm");
 
 /// Those that a deployment names itself, `component = "builtin:fcfs"`: kind, name and component.
-pub const NAMED: [(PolicyKind, &str, &[u8]); 7] = [
+pub const NAMED: [(PolicyKind, &str, &[u8]); 8] = [
     (PolicyKind::Route, "tenant", ROUTE),
     (PolicyKind::Route, "affinity", include_bytes!("../../../plugins/dist/affinity-route.wasm")),
+    (PolicyKind::Route, "least-loaded", include_bytes!("../../../plugins/dist/least-loaded-route.wasm")),
     (PolicyKind::Schedule, "fair", SCHEDULE),
     (PolicyKind::Schedule, "fcfs", include_bytes!("../../../plugins/dist/fcfs-schedule.wasm")),
     (PolicyKind::Schedule, "priority", include_bytes!("../../../plugins/dist/priority-schedule.wasm")),

@@ -12,6 +12,7 @@ use wasmtime::component::Component;
 
 use crate::LoadError;
 use crate::fault::one_line;
+use crate::slim::without_custom;
 
 const MAX_COMPILES: usize = 4;
 const CORE_VERSION: [u8; 4] = [1, 0, 0, 0];
@@ -39,7 +40,8 @@ pub fn componentize(core: &[u8]) -> Result<Vec<u8>, LoadError> {
     }
     let encode = || wit_component::ComponentEncoder::default().validate(true).module(core).and_then(|encoder| encoder.encode());
     let encoded = sheltered("encoder", encode).map_err(|detail| LoadError::Componentize { detail })?;
-    encoded.map_err(|error| LoadError::Componentize { detail: one_line(&format!("{error:#}")) })
+    let encoded = encoded.map_err(|error| LoadError::Componentize { detail: one_line(&format!("{error:#}")) })?;
+    Ok(without_custom(&encoded).unwrap_or(encoded))
 }
 
 /// Work on bytes that may be hostile. A panic in a parser is an answer like another.

@@ -7,10 +7,8 @@ use wit_component::{DecodedWasm, decode};
 
 use crate::compile::{Format, componentize, format_of, sheltered};
 use crate::fault::one_line;
+use crate::optional::INTERFACES;
 use crate::{LoadError, PolicyKind};
-
-/// What may be exported beside lifecycle and decision.
-pub(crate) const OPTIONAL: [&str; 2] = ["millrace:policy/feedback", "millrace:policy/handover"];
 
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,7 +43,7 @@ impl Inspection {
     /// Optional interfaces, `feedback` and `handover`, that it exports.
     #[must_use]
     pub fn optional(&self) -> Vec<&'static str> {
-        OPTIONAL.into_iter().filter(|wanted| self.exports.iter().any(|export| export.is(wanted))).collect()
+        INTERFACES.into_iter().filter(|wanted| self.exports.iter().any(|export| export.is(wanted))).collect()
     }
 }
 

@@ -16,6 +16,7 @@ use crate::imports::clock_random::seed;
 use crate::imports::journal::{Journal, Script};
 use crate::imports::metrics::MetricTable;
 use crate::limiter::Limiter;
+use crate::optional::OptionalFunctions;
 use crate::prepared::{Bound, Prepared};
 use crate::ticker::ticks;
 use crate::trace::{self, Imports};
@@ -62,6 +63,7 @@ pub(crate) struct Instance<W: World> {
     init: Init,
     check_config: CheckConfig,
     decide: Decide<W>,
+    optional: OptionalFunctions,
     /// Memory after `init`.
     settled_bytes: usize,
     /// In a recording; 0: nothing of it is recorded yet.
@@ -101,7 +103,9 @@ impl<W: World> Instance<W> {
         let init = instance.get_typed_func(&mut store, exports.init).map_err(types)?;
         let check_config = instance.get_typed_func(&mut store, exports.check_config).map_err(types)?;
         let decide = instance.get_typed_func(&mut store, exports.decide).map_err(types)?;
-        Ok(Self { prepared: prepared.clone(), store, init, check_config, decide, settled_bytes: 0, number: 0, beginning: None })
+        let optional = OptionalFunctions::of(&instance, &mut store, exports.optional).map_err(types)?;
+        let prepared = prepared.clone();
+        Ok(Self { prepared, store, init, check_config, decide, optional, settled_bytes: 0, number: 0, beginning: None })
     }
 
     /// The guest's own answer is the inner result.
@@ -137,6 +141,32 @@ impl<W: World> Instance<W> {
     pub(crate) fn decide_now(&mut self, asking: Asking, arguments: W::Arguments) -> Result<W::Answer, Fault> {
         let decide = self.decide;
         guarded(&self.prepared, &mut self.store, asking.deadline_us, |store| decide.call(store, arguments))
+    }
+
+    /// Enters the guest for what is no decision.
+    pub(crate) fn entered<R>(
+        &mut self,
+        deadline_us: u64,
+        work: impl FnOnce(&mut Store<GuestContext>) -> wasmtime::Result<R>,
+    ) -> Result<R, Fault> {
+        guarded(&self.prepared, &mut self.store, deadline_us, work)
+    }
+
+    pub(crate) fn optional(&self) -> &OptionalFunctions {
+        &self.optional
+    }
+
+    pub(crate) fn hands_over(&self) -> bool {
+        self.prepared.exports.optional.hands_over()
+    }
+
+    pub(crate) fn digest_seed(&self) -> u64 {
+        self.prepared.digest_seed
+    }
+
+    /// Of the host, where [`Self::now_us`] is what the guest is told.
+    pub(crate) fn clock_us(&self) -> u64 {
+        self.prepared.shared.clock.now_us()
     }
 
     /// What clock and random give from now on.

@@ -17,8 +17,10 @@ use crate::imports;
 use crate::imports::metrics::MetricTable;
 use crate::inspect::hex;
 use crate::instance::{Fault, Instance, Owned, StartError};
+use crate::optional::OptionalExports;
 use crate::policy::{WasmPolicy, ready_instance};
 use crate::prepared::{Exports, Prepared};
+use crate::smoke;
 use crate::wire::Info;
 use crate::worlds::{PrecisionWorld, RouteWorld, ScheduleWorld, World};
 use crate::{Grant, LoadError, PolicyKind, PolicyOptions};
@@ -183,7 +185,14 @@ fn try_out<W: World>(prepared: &Arc<Prepared>) -> Result<Info, LoadError> {
     let info = instance.init().map_err(|fault| failed("`init`", fault))?;
     let info = info.map_err(|refusal| LoadError::Init(one_line(&refusal)))?;
     check_info(&info)?;
-    W::smoke(&mut instance, &sorted(&info.wants)).map_err(|detail| LoadError::Smoke { kind: W::KIND, detail })?;
+    let wrong = |detail| LoadError::Smoke { kind: W::KIND, detail };
+    W::smoke(&mut instance, &sorted(&info.wants)).map_err(wrong)?;
+    let saved = smoke::beside(&mut instance, &sorted(&info.wants)).map_err(wrong)?;
+    if let Some(saved) = saved {
+        let mut next = new()?;
+        next.init().map_err(|fault| failed("`init`", fault))?.map_err(|refusal| LoadError::Init(one_line(&refusal)))?;
+        smoke::restore(&mut next, &saved).map_err(wrong)?;
+    }
     Ok(info)
 }
 
@@ -263,6 +272,11 @@ fn exports(component: &Component, kind: PolicyKind) -> Result<Exports, LoadError
         init: find(LIFECYCLE, "init")?,
         check_config: find(LIFECYCLE, "check-config")?,
         decide: find(kind.interface(), kind.function())?,
+        optional: OptionalExports::probe(component, VERSION).map_err(|missing| LoadError::World {
+            kind,
+            missing,
+            found: "its interface without it".to_owned(),
+        })?,
     })
 }
 

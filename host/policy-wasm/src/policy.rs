@@ -53,11 +53,7 @@ impl<W: World> WasmPolicy<W> {
     /// that it is told.
     fn call(&mut self, within_us: Option<u32>, arguments: impl Fn(&[u32]) -> W::Arguments) -> Result<W::Answer, PolicyFault> {
         self.last_call_ns = None;
-        self.collect().map_err(|fault| self.fault(fault))?;
-        let Some(mut instance) = self.instance.take() else {
-            self.expect_instance();
-            return Err(self.fault((FaultKind::Unavailable, "a fresh instance is being prepared".to_owned())));
-        };
+        let mut instance = self.take_instance()?;
         let limit_us = self.prepared.options.limits.deadline_us;
         let cut_us = within_us.map(u64::from).filter(|&within| within < limit_us);
         let asking = Asking { call: self.prepared.next_call(), deadline_us: cut_us.unwrap_or(limit_us) };
@@ -80,11 +76,7 @@ impl<W: World> WasmPolicy<W> {
         }
         match result {
             Ok(answer) => {
-                let is_swollen = instance.is_swollen();
-                self.instance = Some(instance);
-                if is_swollen {
-                    self.expect_instance();
-                }
+                self.put_back(instance);
                 Ok(answer)
             }
             Err(fault) => {
@@ -93,6 +85,63 @@ impl<W: World> WasmPolicy<W> {
                 Err(self.fault(cut_short(fault, cut_us)))
             }
         }
+    }
+
+    /// A call that is no decision: the same instance, the same end of it after an error.
+    pub(crate) fn beside<R>(&mut self, work: impl FnOnce(&mut Instance<W>) -> Result<R, Fault>) -> Result<R, PolicyFault> {
+        self.last_call_ns = None;
+        let mut instance = self.take_instance()?;
+        let started = Instant::now();
+        let result = work(&mut instance);
+        self.last_call_ns = Some(u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        match result {
+            Ok(value) => {
+                self.put_back(instance);
+                Ok(value)
+            }
+            Err(fault) => {
+                self.discard(instance);
+                self.expect_instance();
+                Err(self.fault(fault))
+            }
+        }
+    }
+
+    /// The instance for a call; none is an error, and one is asked for.
+    fn take_instance(&mut self) -> Result<Instance<W>, PolicyFault> {
+        self.collect().map_err(|fault| self.fault(fault))?;
+        self.instance.take().ok_or_else(|| {
+            self.expect_instance();
+            self.fault((FaultKind::Unavailable, "a fresh instance is being prepared".to_owned()))
+        })
+    }
+
+    /// After a call that went well.
+    fn put_back(&mut self, instance: Instance<W>) {
+        let is_swollen = instance.is_swollen();
+        self.instance = Some(instance);
+        if is_swollen {
+            self.expect_instance();
+        }
+    }
+
+    /// Goes on with this instance; without one, with what the builder prepares.
+    pub(crate) fn start_over(&mut self, fresh: Option<Instance<W>>) {
+        if let Some(old) = std::mem::replace(&mut self.instance, fresh) {
+            self.discard(old);
+        }
+    }
+
+    pub(crate) fn prepared(&self) -> &Arc<Prepared> {
+        &self.prepared
+    }
+
+    pub(crate) fn wants(&self) -> &[u32] {
+        &self.wants
+    }
+
+    pub(crate) fn deadline_us(&self) -> u64 {
+        self.prepared.options.limits.deadline_us
     }
 
     /// Takes what the builder left. A failed rebuild is told once, and asked for again by the call after it.
@@ -221,6 +270,26 @@ impl<W: World> Policy for WasmPolicy<W> {
             self.discard(instance);
         }
         self.expect_instance();
+    }
+
+    fn observes(&self) -> bool {
+        self.prepared.exports.optional.observes()
+    }
+
+    fn observe(&mut self, outcomes: &host::Table) -> Result<(), PolicyFault> {
+        self.tell(outcomes)
+    }
+
+    fn hands_over(&self) -> bool {
+        self.prepared.exports.optional.hands_over()
+    }
+
+    fn save(&mut self) -> Result<Vec<u8>, PolicyFault> {
+        self.saved()
+    }
+
+    fn restore(&mut self, saved: &[u8]) -> Result<(), PolicyFault> {
+        self.restored(saved)
     }
 
     fn last_call_ns(&self) -> Option<u64> {

@@ -12,6 +12,7 @@ use crate::builder::Builder;
 use crate::imports::GuestContext;
 use crate::imports::metrics::MetricTable;
 use crate::instance::Owned;
+use crate::optional::OptionalExports;
 use crate::options::PolicyOptions;
 use crate::ticker::Ticker;
 
@@ -37,6 +38,7 @@ pub(crate) struct Exports {
     pub(crate) init: ComponentExportIndex,
     pub(crate) check_config: ComponentExportIndex,
     pub(crate) decide: ComponentExportIndex,
+    pub(crate) optional: OptionalExports,
 }
 
 pub(crate) struct Prepared {

@@ -3,16 +3,19 @@
 
 use millrace_core::{Stage, TenantId};
 use millrace_policy::{
-    Ask, Budget, Choice, RouteLimits, RouteRequest, Table, kind, validate_choices, validate_decision, validate_plan,
+    Ask, Budget, Choice, MAX_HANDOVER_BYTES, RouteLimits, RouteRequest, Table, kind, validate_choices, validate_decision,
+    validate_plan,
 };
 
+use crate::fault::one_line;
 use crate::instance::{Fault, Instance};
+use crate::wire;
 use crate::worlds::{self, Asking, PrecisionWorld, RouteWorld, ScheduleWorld, World};
 
 const ROWS: usize = 4;
 
 pub(crate) fn precision(instance: &mut Instance<PrecisionWorld>, wants: &[u32]) -> Result<(), String> {
-    let (asks, precisions) = ([ask(0), ask(1)], table(kind::PREFILL_WEIGHT_BITS..=kind::PRECISION_WAITING));
+    let (asks, precisions) = ([ask(0), ask(1)], table(kind::PREFILL_WEIGHT_BITS..=kind::PRECISION_DECODE_TOKENS_PER_S));
     let arguments = worlds::choose_arguments(&asks, &precisions, &tenants(), wants);
     let (choices,) = instance.decide(asking(instance), arguments).map_err(text)?;
     let choices: Vec<Choice> = choices.into_iter().map(Choice::from).collect();
@@ -22,7 +25,7 @@ pub(crate) fn precision(instance: &mut Instance<PrecisionWorld>, wants: &[u32]) 
 pub(crate) fn route(instance: &mut Instance<RouteWorld>, wants: &[u32]) -> Result<(), String> {
     // With values of 1 every lane is healthy and eligible.
     let mut lanes = table(kind::LANE_WAITING..=kind::ITL_US);
-    for flag in [kind::FREE_PAGES, kind::HEALTHY, kind::LANE_PRECISION, kind::ELIGIBLE] {
+    for flag in kind::FREE_PAGES..=kind::LANE_STEP_US {
         lanes = lanes.with(flag, vec![1; ROWS]);
     }
     let arguments = worlds::decide_arguments(&request(), &lanes, &tenants(), wants);
@@ -49,6 +52,39 @@ pub(crate) fn schedule(instance: &mut Instance<ScheduleWorld>, wants: &[u32]) ->
         validate_plan(&plan.into(), &budget, &rows).map_err(|error| format!("in {stage}: {error}"))?;
     }
     Ok(())
+}
+
+/// What is called beside decisions, where it is exported: made-up outcomes, then what the policy would hand over.
+pub(crate) fn beside<W: World>(instance: &mut Instance<W>, wants: &[u32]) -> Result<Option<Vec<u8>>, String> {
+    let setup_us = instance.setup_us();
+    let outcomes = wire::table(&outcomes(), wants);
+    instance.observe(outcomes, setup_us).map_err(|fault| format!("feedback: {}", text(fault)))?;
+    if !instance.hands_over() {
+        return Ok(None);
+    }
+    let saved = instance.save(setup_us).map_err(|fault| format!("handover: `save`: {}", text(fault)))?;
+    if saved.len() > MAX_HANDOVER_BYTES {
+        return Err(format!("handover: `save` gave {} bytes, at most {MAX_HANDOVER_BYTES}", saved.len()));
+    }
+    Ok(Some(saved))
+}
+
+/// On a fresh instance.
+pub(crate) fn restore<W: World>(instance: &mut Instance<W>, saved: &[u8]) -> Result<(), String> {
+    let restored = instance.restore(saved, instance.setup_us());
+    restored
+        .map_err(text)
+        .and_then(|answer| answer.map_err(|refusal| format!("it refused what it had saved itself: {}", one_line(&refusal))))
+        .map_err(|why| format!("handover: `restore`: {why}"))
+}
+
+fn outcomes() -> Table {
+    let of_schedule =
+        [kind::TENANT, kind::PRIORITY, kind::PROMPT_TOKENS, kind::CACHED_TOKENS, kind::OUTPUT_TOKENS, kind::MAX_OUTPUT_TOKENS];
+    of_schedule
+        .into_iter()
+        .chain(kind::OUTCOME..=kind::OUTCOME_REASON)
+        .fold(Table::new(ROWS), |table, kind| table.with(kind, (0..ROWS as u32).collect()))
 }
 
 fn asking<W: World>(instance: &Instance<W>) -> Asking {

@@ -21,9 +21,13 @@ fn embedded(kind: PolicyKind) -> LoadedPolicy {
 
 /// Freshly built, if there is such a directory.
 fn fresh(kind: PolicyKind) -> Option<LoadedPolicy> {
+    fresh_named(&kind.to_string(), kind)
+}
+
+fn fresh_named(file: &str, kind: PolicyKind) -> Option<LoadedPolicy> {
     let directory = PathBuf::from(std::env::var_os("MILLRACE_PLUGINS_BUILT")?);
-    let source = std::fs::read(directory.join(format!("{kind}.wasm"))).unwrap_or_else(|error| panic!("{kind}.wasm: {error}"));
-    Some(engine().load(&source, kind, &builtin::options(kind)).unwrap_or_else(|error| panic!("fresh {kind}: {error}")))
+    let source = std::fs::read(directory.join(format!("{file}.wasm"))).unwrap_or_else(|error| panic!("{file}.wasm: {error}"));
+    Some(engine().load(&source, kind, &builtin::options(kind)).unwrap_or_else(|error| panic!("fresh {file}: {error}")))
 }
 
 fn tenants(random: &mut Random) -> Table {
@@ -53,8 +57,9 @@ fn schedule_decides_as_the_native_fallback() {
     let all: Vec<u32> = (kind::TENANT..=kind::PREEMPTIONS).collect();
     for round in 0..ROUNDS {
         let count = random.below(80) as usize;
-        let rows = random.table(count, &all, 6);
-        let tenants = tenants(&mut random);
+        let (rows, tenants) = (random.table(count, &all, 6), tenants(&mut random));
+        // Every other round with numbers of every size and sign, of which equal ones stay equal.
+        let (rows, tenants) = if round % 2 == 0 { (rows, tenants) } else { (spread(&rows), spread(&tenants)) };
         let stage = if random.below(2) == 0 { Stage::Prefill } else { Stage::Decode };
         let budget =
             Budget { tokens: random.below(200), sequences: random.below(70), ..support::budget(stage, u64::from(round)) };
@@ -63,6 +68,15 @@ fn schedule_decides_as_the_native_fallback() {
             assert_eq!(policy.plan_step(&budget, &rows, &tenants).as_ref(), Ok(&expected), "{budget:?} {rows:?} {tenants:?}");
         }
     }
+}
+
+fn spread(table: &Table) -> Table {
+    let rows = table.rows as usize;
+    table.columns.iter().fold(Table::new(rows), |spread, column| {
+        let is_spread = [kind::PRIORITY, kind::AGE_US, kind::TOKENS_SERVED].contains(&column.kind);
+        let value = |value: &u32| if is_spread { value.wrapping_mul(0x9e37_79b9) } else { *value };
+        spread.with(column.kind, column.values.iter().map(value).collect())
+    })
 }
 
 #[test]
@@ -235,6 +249,46 @@ fn affinity_keeps_sessions_and_goes_where_the_prompt_is() {
     assert_ne!(first(Some(7), &lanes(busy)), homes[7]);
     let hits = lanes([0, 0, 1]).with(kind::PREFIX_HIT_TOKENS, vec![0, 100, 700]);
     assert_eq!(first(None, &hits), 2);
+}
+
+#[test]
+fn affinity_goes_by_what_each_lane_tells_and_by_the_session_where_one_does_not() {
+    let mut policy = named(PolicyKind::Route, "affinity").route().expect("an instance");
+    let mut first = |session, hits: [u32; 3]| {
+        let lanes = Table::new(3).with(kind::PREFIX_HIT_TOKENS, hits.to_vec()).with(kind::ELIGIBLE, vec![1; 3]);
+        match policy.decide(&RouteRequest { session, ..request(0) }, &lanes, &Table::new(0)) {
+            Ok(Decision::Forward(forward)) => forward.lanes[0],
+            other => panic!("{other:?}"),
+        }
+    };
+    let absent = u32::MAX;
+    let home = first(Some(7), [absent; 3]);
+    let other = (home as usize + 1) % 3;
+    let told = |lane: usize, tokens| std::array::from_fn(|row| if row == lane { tokens } else { absent });
+    assert_eq!(first(Some(7), told(other, 1_025)), other as u32, "more than a session's own lane counts for");
+    assert_eq!(first(Some(7), told(other, 1_023)), home);
+    assert_eq!(first(Some(7), told(home as usize, 0)), home, "of equals the session's own");
+    assert_eq!(first(Some(7), [0; 3]), home);
+    assert_eq!(first(None, [0; 3]), 0);
+}
+
+#[test]
+fn least_loaded_decides_as_the_native_fallback() {
+    let mut policies = vec![named(PolicyKind::Route, "least-loaded").route().expect("an instance")];
+    policies.extend(fresh_named("least-loaded-route", PolicyKind::Route).map(|loaded| loaded.route().expect("an instance")));
+    let mut random = Random(24);
+    let facts: Vec<u32> = (kind::LANE_WAITING..=kind::LANE_STEP_US).filter(|kind| *kind != kind::ELIGIBLE).collect();
+    for _ in 0..ROUNDS {
+        let count = random.below(9) as usize;
+        let mut lanes = random.table(count, &facts, 3);
+        if random.below(3) > 0 {
+            lanes = lanes.with(kind::ELIGIBLE, (0..count).map(|_| u32::from(random.below(4) > 0)).collect());
+        }
+        let (tenants, expected) = (tenants(&mut random), LeastLoadedRoute.route(&lanes));
+        for policy in &mut policies {
+            assert_eq!(policy.decide(&request(1), &lanes, &tenants).as_ref(), Ok(&expected), "{lanes:?}");
+        }
+    }
 }
 
 #[test]

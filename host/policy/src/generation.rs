@@ -20,6 +20,8 @@ pub(crate) struct Generation<P: ?Sized> {
     pub(crate) number: u64,
     pub(crate) breaker: Breaker,
     pub(crate) counters: Counters,
+    /// Of what it is told beside its decisions, which may fail while these go well.
+    pub(crate) hearing: Breaker,
     short_budgets: ShortBudgets,
     /// Good answers in a row, up to [`PROVEN_CALLS`], where it stays.
     good: u32,
@@ -28,7 +30,8 @@ pub(crate) struct Generation<P: ?Sized> {
 impl<P: Policy + ?Sized> Generation<P> {
     pub(crate) fn new(policy: Box<P>, info: PolicyInfo, number: u64, settings: BreakerSettings) -> Self {
         let (breaker, short_budgets) = (Breaker::new(settings), ShortBudgets::default());
-        Self { policy, info, number, breaker, short_budgets, counters: Counters::default(), good: 0 }
+        let (counters, hearing) = (Counters::default(), Breaker::new(settings));
+        Self { policy, info, number, breaker, short_budgets, counters, hearing, good: 0 }
     }
 
     /// The same policy in force once more: what it has proven stays, its faults and counts do not.

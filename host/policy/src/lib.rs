@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod agreement;
+mod aside;
 mod breaker;
 mod fair_schedule;
 mod generation;
@@ -28,6 +29,7 @@ mod validate;
 mod witness;
 
 pub use agreement::{same_choices, same_decision, same_plan};
+pub use aside::MAX_HANDOVER_BYTES;
 pub use breaker::{Breaker, BreakerSettings, BreakerState};
 pub use fair_schedule::FairSchedule;
 pub use generation::PROVEN_CALLS;

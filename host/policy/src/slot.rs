@@ -24,18 +24,24 @@ pub struct Answer<T> {
 /// Hears of roll backs that nobody asked for.
 pub(crate) type Watcher = Box<dyn Fn(&RolledBack) + Send + Sync>;
 
+/// Hears of faults, with the generation that they are of.
+pub(crate) type FaultWatcher = Box<dyn Fn(u64, &PolicyFault) + Send + Sync>;
+
 /// The shared core of the slots.
 pub(crate) struct Slot<P: ?Sized> {
     state: Mutex<State<P>>,
     watcher: Option<Watcher>,
+    fault_watcher: Option<FaultWatcher>,
 }
 
-struct State<P: ?Sized> {
-    lineage: Lineage<P>,
+pub(crate) struct State<P: ?Sized> {
+    pub(crate) lineage: Lineage<P>,
     total: Counters,
     swaps: u64,
     rollbacks: u64,
-    last_error: Option<(u64, String)>,
+    pub(crate) last_error: Option<(u64, String)>,
+    pub(crate) feedback: Counters,
+    pub(crate) handover: Counters,
 }
 
 impl<P: Policy + ?Sized> Slot<P> {
@@ -46,16 +52,29 @@ impl<P: Policy + ?Sized> Slot<P> {
     /// The policy that the slot was made with is what roll backs end at; this one is in force first.
     pub(crate) fn starting_with(self, policy: Box<P>, info: PolicyInfo) -> Self {
         let state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
-        Self { watcher: self.watcher, ..Self::of(state.lineage.starting_with(policy, info)) }
+        let (watcher, fault_watcher) = (self.watcher, self.fault_watcher);
+        Self { watcher, fault_watcher, ..Self::of(state.lineage.starting_with(policy, info)) }
     }
 
     pub(crate) fn watched_by(self, watcher: Watcher) -> Self {
         Self { watcher: Some(watcher), ..self }
     }
 
+    pub(crate) fn telling_faults_to(self, watcher: FaultWatcher) -> Self {
+        Self { fault_watcher: Some(watcher), ..self }
+    }
+
+    /// Not under the lock: whoever hears may take a while.
+    pub(crate) fn tell(&self, generation: u64, fault: Option<&PolicyFault>) {
+        if let (Some(watcher), Some(fault)) = (&self.fault_watcher, fault) {
+            watcher(generation, fault);
+        }
+    }
+
     fn of(lineage: Lineage<P>) -> Self {
-        let state = State { lineage, total: Counters::default(), swaps: 0, rollbacks: 0, last_error: None };
-        Self { state: Mutex::new(state), watcher: None }
+        let (total, feedback, handover) = (Counters::default(), Counters::default(), Counters::default());
+        let state = State { lineage, total, swaps: 0, rollbacks: 0, last_error: None, feedback, handover };
+        Self { state: Mutex::new(state), watcher: None, fault_watcher: None }
     }
 
     /// Asks the policy, validates, and takes the fallback's answer where that fails.
@@ -70,9 +89,10 @@ impl<P: Policy + ?Sized> Slot<P> {
         let generation = state.lineage.active.number;
         match state.ask(moment, ask, validate) {
             Ok(value) => Answer { value, generation, fault: None },
-            Err(kind) => {
+            Err((kind, fault)) => {
                 let given_up = if state.lineage.active.breaker.is_hopeless() { state.give_up() } else { None };
                 drop(state);
+                self.tell(generation, fault.as_ref());
                 if let (Some((rolled, _)), Some(watcher)) = (&given_up, &self.watcher) {
                     watcher(rolled);
                 }
@@ -82,8 +102,10 @@ impl<P: Policy + ?Sized> Slot<P> {
         }
     }
 
-    /// Puts a policy in force and returns who was; calls in flight finish on the old one.
-    pub(crate) fn swap(&self, policy: Box<P>, info: PolicyInfo) -> PolicyInfo {
+    /// Puts a policy in force and returns who was; calls in flight finish on the old one. What the old one knows goes along where
+    /// both can do that.
+    pub(crate) fn swap(&self, mut policy: Box<P>, info: PolicyInfo) -> PolicyInfo {
+        self.hand_over(&mut *policy, &info);
         let mut state = self.lock();
         let (old, retired) = state.lineage.put(policy, info);
         state.swaps = state.swaps.saturating_add(1);
@@ -128,6 +150,8 @@ impl<P: Policy + ?Sized> Slot<P> {
             proven: active.is_proven(),
             total: state.total,
             current: active.counters,
+            feedback: state.feedback,
+            handover: state.handover,
             swaps: state.swaps,
             rollbacks: state.rollbacks,
             breaker: active.breaker.state(),
@@ -138,7 +162,7 @@ impl<P: Policy + ?Sized> Slot<P> {
     }
 
     /// A panic under the lock leaves counters that may lack one call: nothing to refuse service for.
-    fn lock(&self) -> MutexGuard<'_, State<P>> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State<P>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -149,11 +173,11 @@ impl<P: Policy + ?Sized> State<P> {
         moment: Moment,
         ask: impl FnOnce(&mut P) -> Result<T, PolicyFault>,
         validate: impl FnOnce(T) -> Result<R, InvalidAnswer>,
-    ) -> Result<R, FaultKind> {
+    ) -> Result<R, (FaultKind, Option<PolicyFault>)> {
         let active = &mut self.lineage.active;
         if let Some(kind) = active.spares(moment) {
             self.count(Some(kind), None);
-            return Err(kind);
+            return Err((kind, None));
         }
         let policy = &mut active.policy;
         let asked = catch_unwind(AssertUnwindSafe(|| ask(policy)));
@@ -164,17 +188,19 @@ impl<P: Policy + ?Sized> State<P> {
         // Not being ready is no call.
         let kind = result.as_ref().err().map(|f| f.kind);
         let latency = active.policy.last_call_ns().filter(|_| kind != Some(FaultKind::Unavailable));
+        let mut is_new = false;
         match &result {
             Ok(_) => active.answered(moment),
             Err(fault) => {
                 let number = active.number;
-                if active.failed(moment, fault.kind) {
+                is_new = active.failed(moment, fault.kind);
+                if is_new {
                     self.last_error = Some((number, fault.to_string()));
                 }
             }
         }
         self.count(kind, latency);
-        result.map_err(|fault| fault.kind)
+        result.map_err(|fault| (fault.kind, Some(fault).filter(|_| is_new)))
     }
 
     fn count(&mut self, fault: Option<FaultKind>, latency_ns: Option<u64>) {
@@ -209,6 +235,6 @@ impl<P: Policy + ?Sized> State<P> {
     }
 }
 
-fn fault(info: &PolicyInfo, kind: FaultKind, detail: String) -> PolicyFault {
+pub(crate) fn fault(info: &PolicyInfo, kind: FaultKind, detail: String) -> PolicyFault {
     PolicyFault { policy: format!("{}@{}", info.name, info.version), kind, detail }
 }

@@ -160,9 +160,17 @@ macro_rules! management {
                 self
             }
 
+            /// Has every new fault told, with the generation that it is of, on the thread of the call: must return soon.
+            #[must_use]
+            pub fn telling_faults_to(mut self, watcher: impl Fn(u64, &crate::PolicyFault) + Send + Sync + 'static) -> Self {
+                self.slot = self.slot.telling_faults_to(Box::new(watcher));
+                self
+            }
+
             /// Puts a policy in force and returns who was: atomic, calls in flight finish on the old one. The old one stays ready
             /// for [`Self::roll_back`] if it is proven (see [`crate::PROVEN_CALLS`]) and not failing; of those that stay there are
-            /// at most [`crate::MAX_EARLIER`], and the built-in beside them.
+            /// at most [`crate::MAX_EARLIER`], and the built-in beside them. What the old one knows goes along where both can do
+            /// that; where it cannot, the new one starts empty.
             pub fn swap(&self, policy: Box<dyn $policy>, info: PolicyInfo) -> PolicyInfo {
                 self.slot.swap(policy, info)
             }
@@ -176,6 +184,18 @@ macro_rules! management {
             /// Returns to the built-in at once, past all others, which are dropped. Tells who that is.
             pub fn return_to_builtin(&self) -> PolicyInfo {
                 self.slot.return_to_base()
+            }
+
+            /// Tells the policy of a generation what became of requests, with the columns that `wit/feedback.wit` names. None: it
+            /// is not in force any more or does not want to hear; else how that went, which changes no decision.
+            pub fn observe(&self, now_us: u64, generation: u64, outcomes: &Table) -> Option<Result<(), crate::FaultKind>> {
+                self.slot.observe(now_us, generation, outcomes)
+            }
+
+            /// Number of the policy in force, if it wants to hear what became of requests.
+            #[must_use]
+            pub fn hears(&self) -> Option<u64> {
+                self.slot.hears()
             }
 
             /// Number of the policy in force: changes with every swap and roll back, the automatic ones included.

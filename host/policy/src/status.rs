@@ -102,7 +102,7 @@ impl Default for Latency {
     }
 }
 
-/// How calls went. `calls = ok + faults.total()`.
+/// How calls went. `calls = ok + faults.total()`; beside decisions there is no fallback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     pub calls: u64,
@@ -126,6 +126,10 @@ pub struct SlotStatus {
     pub total: Counters,
     /// Of the generation in force.
     pub current: Counters,
+    /// Calls that told policies what became of requests, since the slot was made.
+    pub feedback: Counters,
+    /// Calls that carried memory over swaps, `save` and `restore` each one, since the slot was made.
+    pub handover: Counters,
     pub swaps: u64,
     /// Automatic ones and those that were asked for.
     pub rollbacks: u64,
@@ -135,6 +139,20 @@ pub struct SlotStatus {
     /// Who is returned to by one, two .. roll backs; the built-in comes last, and is not there while it is in force.
     pub way_back: Vec<PolicyInfo>,
     pub report: PolicyReport,
+}
+
+impl Counters {
+    /// One call; what was not ready has no time.
+    pub(crate) fn record(&mut self, fault: Option<FaultKind>, latency_ns: Option<u64>) {
+        self.calls = self.calls.saturating_add(1);
+        match fault {
+            None => self.ok = self.ok.saturating_add(1),
+            Some(kind) => self.faults.add(kind),
+        }
+        if let Some(ns) = latency_ns {
+            self.latency.record(ns);
+        }
+    }
 }
 
 #[cfg(test)]

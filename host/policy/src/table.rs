@@ -78,6 +78,12 @@ pub mod kind {
     pub const LANE_PRECISION: u32 = 48;
     /// 1 where the host would take the lane for this request: healthy, of a precision that it may have, allowed to the tenant.
     pub const ELIGIBLE: u32 = 49;
+    /// Of its recent prefill steps, while they had the device; absent before the first.
+    pub const LANE_PREFILL_TOKENS_PER_S: u32 = 50;
+    /// Of its recent decode steps, all sequences together, while they had the device; absent before the first.
+    pub const LANE_DECODE_TOKENS_PER_S: u32 = 51;
+    /// Of a decode step, smoothed; absent before the first.
+    pub const LANE_STEP_US: u32 = 52;
     // precisions
     pub const PREFILL_WEIGHT_BITS: u32 = 60;
     pub const DECODE_WEIGHT_BITS: u32 = 61;
@@ -90,4 +96,19 @@ pub mod kind {
     pub const PRECISION_KV_USED_PER_MILLE: u32 = 66;
     /// Requests waiting in this precision's lanes.
     pub const PRECISION_WAITING: u32 = 67;
+    /// Mean over its lanes that have measured it.
+    pub const PRECISION_PREFILL_TOKENS_PER_S: u32 = 68;
+    /// Mean over its lanes that have measured it.
+    pub const PRECISION_DECODE_TOKENS_PER_S: u32 = 69;
+    // outcomes
+    /// 0 the model ended it, 1 its length, 2 the client left, 3 it failed.
+    pub const OUTCOME: u32 = 80;
+    pub const OUTCOME_LANE: u32 = 81;
+    /// As [`LANE_PRECISION`] numbers them.
+    pub const OUTCOME_PRECISION: u32 = 82;
+    pub const OUTCOME_QUEUED_US: u32 = 83;
+    pub const OUTCOME_TTFT_US: u32 = 84;
+    pub const OUTCOME_TOTAL_US: u32 = 85;
+    /// The policy's own number.
+    pub const OUTCOME_REASON: u32 = 86;
 }

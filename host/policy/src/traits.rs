@@ -57,6 +57,40 @@ pub trait Policy: Send {
     /// until it is ready the policy answers [`FaultKind::Unavailable`].
     fn recover(&mut self) {}
 
+    /// Whether it wants to hear what became of requests.
+    fn observes(&self) -> bool {
+        false
+    }
+
+    /// Hears what became of requests: rows with the columns that `wit/feedback.wit` names.
+    ///
+    /// # Errors
+    /// The policy trapped, was late or is not ready.
+    fn observe(&mut self, _outcomes: &Table) -> Result<(), PolicyFault> {
+        Ok(())
+    }
+
+    /// Whether it has memory of its own that can be carried over a swap.
+    fn hands_over(&self) -> bool {
+        false
+    }
+
+    /// Its memory, for whoever replaces it; at most [`crate::MAX_HANDOVER_BYTES`].
+    ///
+    /// # Errors
+    /// The policy trapped, was late, is not ready or gave too much.
+    fn save(&mut self) -> Result<Vec<u8>, PolicyFault> {
+        Ok(Vec::new())
+    }
+
+    /// Takes the memory of whoever was before it. After an error it is as it was when it was made.
+    ///
+    /// # Errors
+    /// The policy trapped, was late or did not understand it.
+    fn restore(&mut self, _saved: &[u8]) -> Result<(), PolicyFault> {
+        Ok(())
+    }
+
     /// How long the last call took, if the policy measures that.
     fn last_call_ns(&self) -> Option<u64> {
         None

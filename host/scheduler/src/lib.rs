@@ -42,6 +42,7 @@ pub use prefill::PrefillScheduler;
 pub use sequence::Entry;
 pub use step::{Outcome, OutcomeStatus, PlanRow, PolicyCall, StepPlan};
 pub use step_bound::{Neighbours, StepCost};
+pub use view::{RowFacts, RowState, rows_table};
 
 #[cfg(test)]
 mod sim;

@@ -6,7 +6,7 @@ use crate::Entry;
 
 /// As [`kind::STATE`] numbers them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RowState {
+pub enum RowState {
     Waiting = 0,
     Prefilling = 1,
     HandingOff = 2,
@@ -16,13 +16,17 @@ pub(crate) enum RowState {
 
 /// One sequence, as it will be once the step in flight has ended.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct RowFacts<'a> {
-    pub(crate) entry: &'a Entry,
-    pub(crate) state: RowState,
-    pub(crate) computed_tokens: u32,
-    pub(crate) output_tokens: u32,
-    pub(crate) pages_held: u32,
-    pub(crate) pages_for_next_step: u32,
+pub struct RowFacts<'a> {
+    pub entry: &'a Entry,
+    pub state: RowState,
+    /// Whose keys and values are in pages, or will be.
+    pub computed_tokens: u32,
+    /// Of these, found in the prefix cache; none where nobody knows.
+    pub cached_tokens: Option<u32>,
+    pub output_tokens: u32,
+    pub pages_held: u32,
+    /// New ones.
+    pub pages_for_next_step: u32,
 }
 
 /// Microseconds as a fact: `u32::MAX` means absent, so it is never a value.
@@ -30,12 +34,13 @@ fn capped_us(us: u64) -> u32 {
     u32::try_from(us).unwrap_or(u32::MAX).min(u32::MAX - 1)
 }
 
-/// One row per sequence, in the given order.
-pub(crate) fn rows_table(now_us: u64, rows: &[RowFacts<'_>]) -> Table {
+/// One row per sequence, in the given order: what a schedule policy is asked about.
+#[must_use]
+pub fn rows_table(now_us: u64, rows: &[RowFacts<'_>]) -> Table {
     let column = |fact: fn(&RowFacts<'_>) -> u32| rows.iter().map(fact).collect::<Vec<u32>>();
     let age = |row: &RowFacts<'_>| capped_us(now_us.saturating_sub(row.entry.arrival_us));
     let slack = |row: &RowFacts<'_>| row.entry.deadline_us.map_or(u32::MAX, |at| capped_us(at.saturating_sub(now_us)));
-    Table::new(rows.len())
+    let table = Table::new(rows.len())
         .with(kind::TENANT, column(|row| row.entry.tenant.0))
         // The bits of the i32; the kind says so.
         .with(kind::PRIORITY, column(|row| row.entry.priority as u32))
@@ -48,5 +53,9 @@ pub(crate) fn rows_table(now_us: u64, rows: &[RowFacts<'_>]) -> Table {
         .with(kind::MAX_OUTPUT_TOKENS, column(|row| row.entry.max_output))
         .with(kind::PAGES_HELD, column(|row| row.pages_held))
         .with(kind::PAGES_FOR_NEXT_STEP, column(|row| row.pages_for_next_step))
-        .with(kind::PREEMPTIONS, column(|row| row.entry.preemptions))
+        .with(kind::PREEMPTIONS, column(|row| row.entry.preemptions));
+    if rows.iter().all(|row| row.cached_tokens.is_none()) {
+        return table;
+    }
+    table.with(kind::CACHED_TOKENS, column(|row| row.cached_tokens.unwrap_or(u32::MAX)))
 }

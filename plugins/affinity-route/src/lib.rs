@@ -15,7 +15,7 @@ use serde::Deserialize;
 struct Config {
     /// Cached tokens that weigh as much as one sequence in the lane's queue.
     tokens_per_sequence: u32,
-    /// What a session's own lane counts as cached where the host does not tell.
+    /// What a session's own lane counts as cached where the host does not tell what the lane has.
     session_tokens: u32,
     /// KV in use from which a lane comes last.
     pressure_per_mille: u32,
@@ -67,11 +67,13 @@ impl Route for Affinity {
         let (hits, used) = (lanes.column(kind::PREFIX_HIT_TOKENS), lanes.column(kind::KV_USED_PER_MILLE));
         let score = |lane: u32| {
             let own = if home == Some(lane) { self.config.session_tokens } else { 0 };
-            let cached = if hits.is_present() { hits.or(lane, 0) } else { own };
+            let cached = hits.or(lane, own);
             let queue = i64::from(waiting.or(lane, 0)) + i64::from(running.or(lane, 0));
             i64::from(cached) - queue * i64::from(self.config.tokens_per_sequence)
         };
-        rows.sort_by_key(|&lane| (used.or(lane, 0) >= self.config.pressure_per_mille, Reverse(score(lane)), lane));
+        // Of equals a session's own, where its first request may still be on its way into the cache.
+        let away = |lane: u32| home != Some(lane);
+        rows.sort_by_key(|&lane| (used.or(lane, 0) >= self.config.pressure_per_mille, Reverse(score(lane)), away(lane), lane));
         Decision::Forward(Forward { lanes: rows, priority: None, reason: 0 })
     }
 }

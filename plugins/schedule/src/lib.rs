@@ -4,8 +4,6 @@
 //! Order: tokens served per weight, then priority, then age, then row. The host's native fallback decides the same, so that a
 //! broken component changes nothing but speed; a test compares the two.
 
-use std::cmp::Reverse;
-
 use millrace_policy_sdk::schedule::{Budget, Plan, Schedule, Stage};
 use millrace_policy_sdk::{NoConfig, Policy, Table, kind, schedule_policy};
 
@@ -40,10 +38,11 @@ impl Schedule for Fair {
     fn plan_step(&mut self, budget: &Budget, rows: &Table, tenants: &Table) -> Plan {
         let facts = read(rows, tenants);
         let decode = budget.stage == Stage::Decode;
-        let mut order: Vec<&Row> = facts.iter().filter(|row| may_run(budget.stage, row.state)).collect();
-        order.sort_unstable_by_key(|r| (decode && r.state != RUNNING, r.service, Reverse(r.priority), Reverse(r.age_us), r.row));
+        let mut order: Vec<Key> =
+            facts.iter().filter(|row| may_run(budget.stage, row.state)).map(|row| row.turn(decode)).collect();
+        order.sort_unstable();
         order.truncate(budget.sequences as usize);
-        let mut plan = Plan { run: order.iter().map(|r| r.row).collect(), preempt: victims(&facts, rows), ..Plan::default() };
+        let mut plan = Plan { run: order.iter().map(|key| key.2).collect(), preempt: victims(&facts, rows), ..Plan::default() };
         if decode {
             plan.run.truncate(budget.tokens as usize);
         } else {
@@ -57,11 +56,32 @@ schedule_policy!(Fair);
 
 struct Row {
     row: u32,
-    /// Tokens served per weight, times 1,024.
+    /// Tokens served per weight, times 1,024: 42 bits.
     service: u64,
     priority: i32,
     age_us: u32,
     state: u32,
+}
+
+/// What rows are sorted by, made once a row: numbers that compare as what they stand for.
+type Key = (u64, u64, u32);
+
+impl Row {
+    /// In decode who runs first, then who was served least, the greatest priority, the oldest.
+    fn turn(&self, decode: bool) -> Key {
+        let joins = u64::from(decode && self.state != RUNNING);
+        (joins << 63 | self.service, u64::from(!self.urgency()) << 32 | u64::from(!self.age_us), self.row)
+    }
+
+    /// Who was served most, the least priority, the youngest; of equals the last row, told by its complement.
+    fn sacrifice(&self) -> Key {
+        (!self.service, u64::from(self.urgency()) << 32 | u64::from(self.age_us), !self.row)
+    }
+
+    /// Compares unsigned as the priority does signed.
+    fn urgency(&self) -> u32 {
+        self.priority.cast_unsigned() ^ 1 << 31
+    }
 }
 
 fn read(rows: &Table, tenants: &Table) -> Vec<Row> {
@@ -111,11 +131,12 @@ fn fill_chunks(plan: &mut Plan, budget: u32, rows: &Table) {
 /// Rows that hold pages: the most served tenant's first, of those the least urgent, then the youngest.
 fn victims(facts: &[Row], rows: &Table) -> Vec<u32> {
     let pages = rows.column(kind::PAGES_HELD);
-    let mut held: Vec<&Row> = facts
+    let mut held: Vec<Key> = facts
         .iter()
         .filter(|r| r.state == PREFILLING || r.state == RUNNING)
         .filter(|r| !pages.is_present() || pages.or(r.row, 0) > 0)
+        .map(Row::sacrifice)
         .collect();
-    held.sort_unstable_by_key(|r| (Reverse(r.service), r.priority, r.age_us, Reverse(r.row)));
-    held.iter().map(|r| r.row).collect()
+    held.sort_unstable();
+    held.iter().map(|key| !key.2).collect()
 }

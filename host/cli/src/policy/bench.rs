@@ -1,5 +1,5 @@
-//! `millrace policy bench`: what a decision costs through the whole host path: slot, conversion, lowering, the guest, lifting,
-//! validation. One thread, one call after the other; the median says what a call costs, the 99th percentile what it may cost.
+//! `millrace policy bench`: what a decision costs through the whole host path: the view of the facts, slot, conversion, lowering, the
+//! guest, lifting, validation. One thread, one call after the other; the median says what a call costs, the 99th percentile what it may cost.
 
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
@@ -137,17 +137,16 @@ impl Asking {
         let tenants = facts::tenants();
         let mut number = 0_u32;
         let ask: Box<dyn FnMut() + '_> = match self {
-            Self::Route(slot) => {
+            Self::Route(slot) => Box::new(move || {
+                number = number.wrapping_add(1);
                 let lanes = facts::lanes(count);
-                Box::new(move || {
-                    number = number.wrapping_add(1);
-                    drop(black_box(slot.decide(0, &facts::request(number), &lanes, &tenants)));
-                })
-            }
+                drop(black_box(slot.decide(0, &facts::request(number), &lanes, &tenants)));
+            }),
             Self::Schedule(slot) => {
-                let rows = facts::sequences(count);
+                let sequences = facts::Sequences::new(count);
                 Box::new(move || {
                     number = number.wrapping_add(1);
+                    let (rows, tenants) = (sequences.view(), sequences.tenants());
                     drop(black_box(slot.plan_step(0, &facts::budget(count, u64::from(number)), &rows, &tenants)));
                 })
             }

@@ -3,8 +3,9 @@
 use std::ops::RangeInclusive;
 use std::time::Instant;
 
-use millrace_core::{Clock, Stage, TenantId};
+use millrace_core::{Clock, LaneId, RequestId, SeqId, Stage, TenantId};
 use millrace_policy::{Ask, Budget, RouteRequest, Table, kind};
+use millrace_scheduler::{Entry, RowFacts, RowState, TenantLedger, TenantShare, rows_table};
 
 /// Tenants that the facts have.
 pub(super) const TENANTS: usize = 8;
@@ -24,19 +25,66 @@ impl Clock for Monotonic {
     }
 }
 
-/// Sequences in decode, their facts spread so that sorting has something to do.
-pub(super) fn sequences(count: usize) -> Table {
-    table(count, kind::TENANT..=kind::PREEMPTIONS, |kind, row| match kind {
-        kind::TENANT => row % TENANTS as u32,
-        kind::PRIORITY => row % 3,
-        kind::STATE => 3,
-        _ => scattered(row),
-    })
+/// Sequences in decode, their facts spread so that sorting has something to do, as a scheduler keeps them. The view of them is made
+/// anew for every question, as it is in an engine.
+pub(super) struct Sequences {
+    entries: Vec<Entry>,
+    ledger: TenantLedger,
+}
+
+impl Sequences {
+    pub(super) fn new(count: usize) -> Self {
+        let shares: Vec<TenantShare> = (0..TENANTS as u32).map(|row| TenantShare { weight: row + 1, tier: row % 3 }).collect();
+        let rows = u32::try_from(count).unwrap_or(u32::MAX);
+        Self { entries: (0..rows).map(entry).collect(), ledger: TenantLedger::new(&shares, 0) }
+    }
+
+    pub(super) fn view(&self) -> Table {
+        rows_table(NOW_US, &self.entries.iter().map(running).collect::<Vec<_>>())
+    }
+
+    pub(super) fn tenants(&self) -> Table {
+        self.ledger.table()
+    }
+}
+
+fn running(entry: &Entry) -> RowFacts<'_> {
+    let row = u32::try_from(entry.seq.0).unwrap_or(u32::MAX);
+    let computed_tokens = scattered(row);
+    RowFacts {
+        entry,
+        state: RowState::Running,
+        computed_tokens,
+        cached_tokens: None,
+        output_tokens: computed_tokens % 512,
+        pages_held: computed_tokens / 64 + 1,
+        pages_for_next_step: row % 2,
+    }
+}
+
+const NOW_US: u64 = 1_000_000;
+
+fn entry(row: u32) -> Entry {
+    Entry {
+        seq: SeqId(u64::from(row)),
+        request: RequestId(u64::from(row)),
+        tenant: TenantId(row % TENANTS as u32),
+        lane: LaneId(0),
+        priority: i32::try_from(row % 3).unwrap_or(0),
+        arrival_us: NOW_US - u64::from(scattered(row)),
+        deadline_us: Some(NOW_US + u64::from(scattered(row))),
+        prompt: vec![0; 64].into(),
+        max_output: 512,
+        stop_tokens: Vec::new().into(),
+        replay: Vec::new(),
+        preemptions: 0,
+        scope: None,
+    }
 }
 
 /// Lanes that all take requests.
 pub(super) fn lanes(count: usize) -> Table {
-    table(count, kind::LANE_WAITING..=kind::ELIGIBLE, |kind, row| match kind {
+    table(count, kind::LANE_WAITING..=kind::LANE_STEP_US, |kind, row| match kind {
         kind::HEALTHY | kind::ELIGIBLE => 1,
         kind::LANE_PRECISION => 0,
         kind::KV_USED_PER_MILLE => scattered(row) % 1_000,
@@ -45,7 +93,7 @@ pub(super) fn lanes(count: usize) -> Table {
 }
 
 pub(super) fn precisions(count: usize) -> Table {
-    table(count, kind::PREFILL_WEIGHT_BITS..=kind::PRECISION_WAITING, |kind, row| match kind {
+    table(count, kind::PREFILL_WEIGHT_BITS..=kind::PRECISION_DECODE_TOKENS_PER_S, |kind, row| match kind {
         kind::PREFILL_WEIGHT_BITS | kind::DECODE_WEIGHT_BITS | kind::KV_BITS => [16, 8, 4][row as usize % 3],
         kind::RELATIVE_COST_PER_MILLE | kind::PRECISION_KV_USED_PER_MILLE => scattered(row) % 1_000 + 1,
         kind::LANES_READY => 1,

@@ -4,7 +4,7 @@ use millrace_core::{LaneId, PoolId, Stage};
 
 use super::missing_table;
 use super::pools::{self, PoolRow};
-use crate::defaults::LANE_MAX_WAITING;
+use crate::defaults::{LANE_KL_MICRONAT, LANE_MAX_WAITING};
 use crate::reader::Section;
 use crate::{ErrorKind, Lane};
 
@@ -41,6 +41,7 @@ pub(super) fn read<'t>(root: &mut Section<'_, 't>, pools: &[PoolRow<'t>]) -> Vec
             prefill: id(prefill),
             decode: id(decode),
             max_waiting: section.count("max_waiting", LANE_MAX_WAITING),
+            kl_micronat: section.count_or_none("kl_micronat", LANE_KL_MICRONAT),
         };
         let twin = lanes.iter().find(|other| ends.is_some() && (other.prefill, other.decode) == (lane.prefill, lane.decode));
         if let Some(twin) = twin {

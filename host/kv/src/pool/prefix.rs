@@ -7,7 +7,7 @@
 use super::PagePool;
 use crate::page::PageState;
 use crate::tree::{Place, PrefixTree};
-use crate::{KvError, PageId, PageRef, PrefixCounters, PrefixOptions, PrefixOwner, PrefixScope, Prompt};
+use crate::{KvError, PageId, PageRef, PrefixCounters, PrefixDirectory, PrefixOptions, PrefixOwner, PrefixScope, Prompt};
 
 /// The tree with its bounds.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl PagePool {
         match &mut self.prefixes {
             Some(prefixes) => prefixes.options = options,
             None => {
-                let (tree, counters) = (PrefixTree::default(), PrefixCounters::default());
+                let (tree, counters) = (PrefixTree::new(self.options.page_tokens), PrefixCounters::default());
                 self.prefixes = Some(PrefixCache { tree, options, counters });
             }
         }
@@ -45,6 +45,21 @@ impl PagePool {
 
     pub fn prefix_counters(&self) -> PrefixCounters {
         self.prefixes.as_ref().map(|prefixes| prefixes.counters).unwrap_or_default()
+    }
+
+    /// What the tree has, for readers on other threads; none where prompts cannot enter.
+    pub fn prefix_directory(&self) -> Option<PrefixDirectory> {
+        self.prefixes.as_ref().map(|prefixes| prefixes.tree.directory())
+    }
+
+    /// Pages in the tree that this owner brought in.
+    pub fn cached_pages_of(&self, owner: PrefixOwner) -> u32 {
+        self.prefixes.as_ref().map_or(0, |prefixes| prefixes.tree.owned(owner))
+    }
+
+    /// Pages that one owner may have in the tree; none where prompts cannot enter.
+    pub fn owner_pages(&self) -> Option<u32> {
+        self.prefixes.as_ref().map(|prefixes| prefixes.options.owner_pages)
     }
 
     /// Pages in the tree, pinned or not.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::PrefixTree;
 use super::node::{Node, Place};
+use crate::directory::Path;
 use crate::{PageId, PrefixOwner};
 
 impl PrefixTree {
@@ -30,6 +31,10 @@ impl PrefixTree {
         }
         if self.order.len() != leaves {
             return Err(format!("{} pages in the eviction order, {leaves} idle leaves", self.order.len()));
+        }
+        let paths: BTreeSet<Path> = self.nodes.values().map(|node| node.path).collect();
+        if !self.directory.is(&paths) {
+            return Err("the directory and the tree have different pages".into());
         }
         if owned != self.owned {
             return Err(format!("owners' pages drifted: kept {:?}, counted {owned:?}", self.owned));

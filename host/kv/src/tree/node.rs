@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::order::Rank;
+use crate::directory::Path;
 use crate::{PageId, PrefixOwner, PrefixScope, Tag};
 
 /// Pages by their tokens.
@@ -22,6 +23,8 @@ pub(crate) struct Node {
     pub(crate) tag: Tag,
     pub(crate) place: Place,
     pub(crate) tokens: Arc<[u32]>,
+    /// Of the directory: its scope and all tokens up to its last.
+    pub(crate) path: Path,
     pub(crate) children: Children,
     pub(crate) owner: PrefixOwner,
     /// Number of the last use of a path through it.

@@ -1,7 +1,9 @@
 //! What an engine process says of itself: once what it is, then how it is.
 
 use millrace_core::{LaneId, Precision, StagePrecision, StageRecipe};
-use millrace_engine::{Counters, EngineSnapshot, LaneFacts, LinkFacts, PhaseTimes, PoolFacts, TenantFacts, TokenHistogram};
+use millrace_engine::{
+    Counters, EngineSnapshot, LaneFacts, LaneSpeed, LinkFacts, PhaseTimes, PoolFacts, TenantFacts, TokenHistogram,
+};
 use millrace_ops::KvFormat;
 use millrace_transfer::{CodecError, Decoder, Encoder, Incarnation};
 
@@ -100,10 +102,11 @@ counters!(record);
 counters!(sum);
 record!(Ready { incarnation, deployed, pages, page_tokens, max_tokens, weight_bytes, weights_digest, layout, loading_us });
 record!(EngineSnapshot { lanes, pools, tenants, links, counters, step_tokens, taken_us });
-record!(TenantFacts { waiting, running, tokens_served });
+record!(TenantFacts { waiting, running, tokens_served, cached_pages, page_quota });
+record!(LaneSpeed { prefill_tokens_per_s, decode_tokens_per_s, decode_step_us });
 record!(PhaseTimes { device_us, notice_us, commit_us, plan_us, policy_us, launch_us });
 record!(LinkFacts { lane, end, connected, peer, open, pages, sent_bytes, received_bytes, connections, stale_messages });
-record!(LaneFacts { name, waiting, running, kv_used_per_mille, free_pages, total_pages, ttft_us, itl_us, healthy } without {
+record!(LaneFacts { name, waiting, running, kv_used_per_mille, free_pages, total_pages, ttft_us, itl_us, speed, healthy } without {
     lane: NO_LANE,
     precision: NO_PRECISION
 });

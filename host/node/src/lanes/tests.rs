@@ -1,6 +1,6 @@
 //! Which precisions and lanes a tenant is offered, on three lanes of two precisions.
 
-use millrace_engine::EngineSnapshot;
+use millrace_engine::{EngineSnapshot, LaneSpeed};
 
 use super::*;
 use crate::admission::TenantBounds;
@@ -30,12 +30,14 @@ recipe = "bf16"
 [lane.fast]
 prefill = "fp"
 decode = "fd"
+kl_micronat = 4770
 [lane.exact]
 prefill = "xp"
 decode = "xd"
 [lane.fast-small]
 prefill = "fp"
 decode = "small"
+kl_micronat = 5000
 [tenant.gold]
 key_sha256 = "1111111111111111111111111111111111111111111111111111111111111111"
 tier = "gold"
@@ -55,6 +57,11 @@ fn lanes() -> Lanes {
 
 fn engine(healthy: [bool; 3]) -> EngineSnapshot {
     let lanes = lanes();
+    let speed = |i: usize| LaneSpeed {
+        prefill_tokens_per_s: [900, 0, 700][i],
+        decode_tokens_per_s: [90, 0, 0][i],
+        decode_step_us: [8, 0, 9][i],
+    };
     let facts = |(i, lane): (usize, &Lane)| LaneFacts {
         lane: LaneId(count(i)),
         name: lane.name.to_string(),
@@ -66,6 +73,7 @@ fn engine(healthy: [bool; 3]) -> EngineSnapshot {
         total_pages: [300, 10, 100][i],
         ttft_us: 1,
         itl_us: 1,
+        speed: speed(i),
         healthy: healthy[i],
     };
     EngineSnapshot { lanes: lanes.rows.iter().enumerate().map(facts).collect(), ..EngineSnapshot::default() }
@@ -99,6 +107,31 @@ fn a_tenant_is_offered_what_its_healthy_lanes_have() {
     assert_eq!(lanes.offer(0, &engine([false, true, false])).rows, [1]);
     assert_eq!(lanes.offer(1, &engine([false, true, false])).rows, [0; 0]);
     assert_eq!(lanes.offer(9, &engine([true, true, true])).rows, [0; 0]);
+}
+
+#[test]
+fn speed_is_what_was_measured_and_quality_what_the_operator_says() {
+    let (lanes, engine) = (lanes(), engine([true, true, true]));
+    let table = lanes.table(0, 0, 50, &engine);
+    assert_eq!(table.column(kind::LANE_PREFILL_TOKENS_PER_S), Some(&[900, u32::MAX, 700][..]));
+    assert_eq!(table.column(kind::LANE_DECODE_TOKENS_PER_S), Some(&[90, u32::MAX, u32::MAX][..]));
+    assert_eq!(table.column(kind::LANE_STEP_US), Some(&[8, u32::MAX, 9][..]));
+    let offer = lanes.offer(0, &engine).table;
+    // Over the lanes that have measured it.
+    assert_eq!(offer.column(kind::PRECISION_PREFILL_TOKENS_PER_S), Some(&[800, u32::MAX][..]));
+    assert_eq!(offer.column(kind::PRECISION_DECODE_TOKENS_PER_S), Some(&[90, u32::MAX][..]));
+    // Lanes `fast` and `fast-small` say 4,770 and 5,000.
+    assert_eq!(offer.column(kind::KL_MICRONAT), Some(&[5_000, u32::MAX][..]));
+}
+
+#[test]
+fn what_tenants_have_cached_comes_with_their_quota() {
+    let facts = |cached_pages, page_quota| millrace_engine::TenantFacts { cached_pages, page_quota, ..Default::default() };
+    let engine = EngineSnapshot { tenants: vec![facts(3, 8), facts(0, 0)], ..EngineSnapshot::default() };
+    let bounds = [0; 2].map(|_| TenantBounds { max_waiting: None, max_running: None });
+    let table = lanes().tenants(&Admission::new(9, &bounds), &engine);
+    assert_eq!(table.column(kind::CACHED_PAGES), Some(&[3, 0][..]));
+    assert_eq!(table.column(kind::PAGE_QUOTA), Some(&[8, u32::MAX][..]));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What policy slots and the policies in them count: since the start, and of the generation in force. Labels are bounded: three
 //! kinds, one generation each, and as many names of its own as a policy may register.
 
-use millrace_policy::{Counters, GuestValue, Latency, SlotStatus};
+use millrace_policy::{Counters, FaultKind, GuestValue, Latency, SlotStatus};
 use millrace_policy_wasm::RecordCounts;
 
 use super::exposition::Exposition;
@@ -51,7 +51,7 @@ const NUMBERS: [(&str, &str, &str, NumberOf); 14] = [
     }),
 ];
 
-pub(super) fn policies(out: &mut Exposition, slots: &[SlotLabels]) {
+pub(super) fn policies(out: &mut Exposition, slots: &[SlotLabels], outcomes_dropped: u64) {
     out.family("millrace_policy_info", "gauge", "1; the labels tell the policy in force.");
     for SlotLabels { kind, status, .. } in slots {
         let info = &status.info;
@@ -72,6 +72,13 @@ pub(super) fn policies(out: &mut Exposition, slots: &[SlotLabels]) {
         }
     }
     faults(out, slots);
+    beside(out, slots);
+    out.counter(
+        "millrace_policy_outcomes_dropped_total",
+        "Ends of requests that no policy was told of, because too many waited.",
+        &[],
+        outcomes_dropped,
+    );
     generations(out, slots);
     own(out, slots);
     for slot in slots {
@@ -90,6 +97,30 @@ fn faults(out: &mut Exposition, slots: &[SlotLabels]) {
     for slot in slots {
         for (fault, count) in slot.status.total.faults.iter() {
             out.sample(name, &[("kind", slot.kind), ("fault", &fault.to_string())], count as f64);
+        }
+    }
+}
+
+/// Calls beside decisions, by how they went.
+fn beside(out: &mut Exposition, slots: &[SlotLabels]) {
+    let name = "millrace_policy_beside_calls_total";
+    out.family(name, "counter", "Calls beside decisions, by `call` (feedback, handover) and `result`: `ok` or what went wrong.");
+    for SlotLabels { kind, status, .. } in slots {
+        for (call, counters) in [("feedback", &status.feedback), ("handover", &status.handover)] {
+            let mut sample = |result: &str, count: u64| {
+                out.sample(name, &[("kind", kind), ("call", call), ("result", result)], count as f64);
+            };
+            sample("ok", counters.ok);
+            for (fault, count) in counters.faults.iter().filter(|(fault, _)| *fault != FaultKind::Late) {
+                sample(&fault.to_string(), count);
+            }
+        }
+    }
+    for slot in slots {
+        let help = "Time in the policy of a call beside decisions.";
+        for (call, counters) in [("feedback", &slot.status.feedback), ("handover", &slot.status.handover)] {
+            let name = format!("millrace_{}_policy_{call}_seconds", slot.kind);
+            out.histogram(&name, help, &[], &latency(&counters.latency));
         }
     }
 }

@@ -23,6 +23,8 @@ pub(crate) struct Scrape<'a> {
     pub(crate) lanes: &'a [LaneLabels],
     pub(crate) page_tokens: u32,
     pub(crate) slots: Vec<SlotLabels>,
+    /// Ends of requests that policies were not told of.
+    pub(crate) outcomes_dropped: u64,
     pub(crate) engine: &'a EngineSnapshot,
     pub(crate) processes: Vec<ProcessFacts>,
     pub(crate) waiting: u32,
@@ -42,7 +44,7 @@ impl Metrics {
         processes::links(&mut out, &scrape.engine.links);
         processes::lives(&mut out, &scrape.processes);
         lanes(&mut out, scrape);
-        policies(&mut out, &scrape.slots);
+        policies(&mut out, &scrape.slots, scrape.outcomes_dropped);
         self.server(&mut out, scrape);
         out.finish()
     }

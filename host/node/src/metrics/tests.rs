@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use millrace_core::{LaneId, Precision, Stage, StagePrecision, StageRecipe};
-use millrace_engine::{EngineSnapshot, LaneFacts, LinkFacts, PoolFacts};
+use millrace_engine::{EngineSnapshot, LaneFacts, LaneSpeed, LinkFacts, PoolFacts};
 use millrace_ops::KvFormat;
 use millrace_policy::{
     BreakerSettings, FairSchedule, GuestMetric, GuestValue, LeastLoadedRoute, PolicyInfo, RouteLimits, RouteSlot, ScheduleSlot,
@@ -33,6 +33,7 @@ fn snapshot() -> EngineSnapshot {
         total_pages: 100,
         ttft_us: 40_000,
         itl_us: 8_000,
+        speed: LaneSpeed::default(),
         healthy: true,
     };
     let pool = PoolFacts {
@@ -105,6 +106,7 @@ fn rendered() -> String {
         lanes: &lanes,
         page_tokens: 16,
         slots: slots(),
+        outcomes_dropped: 4,
         engine: &engine,
         processes: vec![ProcessFacts { pool: "p".to_owned(), stage: Stage::Decode, up: true, starts: 2, pid: Some(77) }],
         waiting: 3,
@@ -166,6 +168,8 @@ fn samples_belong_to_their_family_and_labels_are_escaped() {
     assert!(text.contains("millrace_plans_reused_total{pool=\"p\",stage=\"decode\"} 3"));
     assert!(text.contains("millrace_policy_info{kind=\"route\",name=\"r\""));
     assert!(text.contains("millrace_policy_generation_calls_total{kind=\"route\",generation=\"1\",result=\"timeout\"} 0"));
+    assert!(text.contains("millrace_policy_beside_calls_total{kind=\"route\",call=\"handover\",result=\"trap\"} 0"));
+    assert!(text.contains("millrace_policy_outcomes_dropped_total 4"));
     assert!(text.contains("millrace_policy_counter_total{kind=\"route\",policy=\"r\",name=\"shed\"} 3"));
     assert!(text.contains("millrace_policy_gauge{kind=\"route\",policy=\"r\",name=\"share\"} 0.5"));
     assert!(text.contains("millrace_policy_records_dropped_total{kind=\"schedule\"} 1"));

@@ -36,18 +36,32 @@ pub(crate) fn component(name: &str) -> Vec<u8> {
 
 /// A guest as a core module with component types.
 pub(crate) fn core(name: &str) -> Vec<u8> {
-    let read = |name: &str| std::fs::read_to_string(directory().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
-    let text = read(&format!("{name}.wat"));
+    let text = text(name);
     let world = text.lines().next().and_then(|line| line.strip_prefix(WORLD)).expect("a world in the first line");
-    let whole = text.replace(";; {lifecycle}", &read("lifecycle.wat")).replace(";; {in-order}", &read("in-order.wat"));
-    core_of(&whole, world)
+    core_of(&text, world)
 }
 
-/// A core module of a text, with the component types of a world.
+/// The whole text of a guest.
+pub(crate) fn text(name: &str) -> String {
+    let read = |name: &str| std::fs::read_to_string(directory().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let text = read(&format!("{name}.wat"));
+    text.replace(";; {lifecycle}", &read("lifecycle.wat")).replace(";; {in-order}", &read("in-order.wat"))
+}
+
+/// A core module of a text, with the component types of a world, `schedule-policy`, or of one with optional interfaces beside it,
+/// `schedule-policy feedback`.
 pub(crate) fn core_of(text: &str, world: &str) -> Vec<u8> {
     let mut module = wat::parse_str(text).unwrap_or_else(|error| panic!("{error}"));
     let mut resolve = wit_parser::Resolve::default();
-    let (package, _) = resolve.push_dir(repository().join("wit")).expect("wit/");
+    let (mut package, _) = resolve.push_dir(repository().join("wit")).expect("wit/");
+    let mut words = world.split_whitespace();
+    let (mut world, optional) = (words.next().expect("a world"), words.collect::<Vec<_>>());
+    if !optional.is_empty() {
+        let exports: String = optional.iter().map(|name| format!("export millrace:policy/{name}@0.1.0;")).collect();
+        let text = format!("package test:guest; world guest {{ include millrace:policy/{world}@0.1.0; {exports} }}");
+        package = resolve.push_str("guest.wit", &text).expect("a world of its own");
+        world = "guest";
+    }
     let world = resolve.select_world(&[package], Some(world)).expect("the world");
     wit_component::embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8, false).expect("component types");
     module

@@ -66,6 +66,7 @@ impl DecodeScheduler {
             entry: &sequence.entry,
             state: if self.runnable(sequence) { RowState::Running } else { RowState::HandingOff },
             computed_tokens: reached,
+            cached_tokens: None,
             output_tokens: sequence.outputs.len() as u32,
             pages_held,
             pages_for_next_step: self.missing_pages(sequence),

@@ -77,6 +77,7 @@ impl PrefillScheduler {
             entry: &sequence.entry,
             state,
             computed_tokens: reached,
+            cached_tokens: self.state.pool.caches_prefixes().then_some(sequence.found_tokens),
             output_tokens: sequence.entry.replay.len() as u32,
             pages_held,
             pages_for_next_step: self.state.pages_for(reached + chunk).saturating_sub(pages_held),

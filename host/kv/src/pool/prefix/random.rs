@@ -22,6 +22,8 @@ impl World {
         let tokens: Vec<u32> = (0..1 + self.lcg.below(9)).map(|_| self.lcg.below(2)).collect();
         let hit = self.pool.lookup_and_pin(scope, &tokens);
         assert_eq!(hit, self.twin_lookup(scope, &tokens), "the longest run of whole pages, but for the last token");
+        let told = self.pool.prefix_directory().map(|directory| directory.hit_tokens(scope, &tokens));
+        assert_eq!(told, Some(hit.len() as u32 * PAGE_TOKENS), "readers of the directory are told what a lookup finds");
         coverage.hit_pages += hit.len();
         let cached = hit.len();
         self.sequences.push(Sequence { scope, owner, tokens, table: hit, cached });

@@ -55,6 +55,7 @@ pub(crate) fn lane(name: &str) -> LaneFacts {
         total_pages: 44,
         ttft_us: 45,
         itl_us: 46,
+        speed: LaneSpeed { prefill_tokens_per_s: 47, decode_tokens_per_s: 48, decode_step_us: 49 },
         healthy: true,
     }
 }
@@ -96,7 +97,7 @@ fn snapshot() -> EngineSnapshot {
     EngineSnapshot {
         lanes: vec![lane("a"), lane("b")],
         pools: vec![pool(Stage::Prefill), pool(Stage::Decode)],
-        tenants: vec![TenantFacts { waiting: 95, running: 96, tokens_served: 97 }],
+        tenants: vec![TenantFacts { waiting: 95, running: 96, tokens_served: 97, cached_pages: 56, page_quota: 57 }],
         links: vec![link(SENDS, Some("1:2")), link(RECEIVES, None)],
         counters: counts(),
         step_tokens: TokenHistogram::of(&buckets, 98),
