@@ -1,7 +1,7 @@
 //! The decode side of a lane whose prefill pool is in another process: finds pages, puts what comes into the staging ring, has it
 //! imported where the tags are right, and attaches. What is done and when is decided in `millrace_transfer`.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use millrace_core::{LaneId, SeqId};
 use millrace_ops::{
@@ -300,9 +300,6 @@ impl Receiving {
 
     /// In arrival order: where there is no room for one, those behind it wait too, or a long one would starve.
     fn reserve(&mut self, scheduler: &mut DecodeScheduler) {
-        // A sequence that came before and was given up may come again before the first one's pages are free.
-        let reserved = self.coming.values().filter(|coming| coming.reserved);
-        let leaving: BTreeSet<SeqId> = reserved.map(|coming| coming.ticket.entry.seq).collect();
         for (&transfer, coming) in self.coming.iter_mut().filter(|(_, coming)| !coming.reserved) {
             let Ticket { entry, first_token, .. } = coming.ticket.as_ref();
             match scheduler.reserve(entry, coming.tokens, *first_token) {
@@ -312,7 +309,6 @@ impl Receiving {
                     self.receiver.reserved(transfer, keys);
                 }
                 Err(NoRoom::Pages { .. } | NoRoom::Sequences { .. }) => return,
-                Err(NoRoom::Duplicate(seq)) if leaving.contains(&seq) => return,
                 Err(never) => self.receiver.refuse(transfer, never.to_string()),
             }
         }
@@ -328,9 +324,7 @@ impl Receiving {
                 scheduler.cancel(seq)
             };
         }
-        // One that came again meanwhile is known as before.
-        let again = self.coming.values().any(|coming| coming.ticket.entry.seq == seq);
-        (!again).then_some(Arrival::Gone { seq })
+        Some(Arrival::Gone { seq })
     }
 
     /// Slots that are whole: check tags, convert and scatter.
