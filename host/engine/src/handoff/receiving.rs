@@ -161,12 +161,11 @@ impl Receiving {
 
     /// The decode pool has failed: nothing that is on its way will arrive.
     pub(crate) fn abandon(&mut self, scheduler: &mut DecodeScheduler) -> Vec<Arrival> {
-        // First, so that it is given up and not taken for a page whose tag did not match.
-        self.coming.keys().copied().collect::<Vec<_>>().into_iter().for_each(|transfer| self.receiver.withdraw(transfer));
         if let Some(batch) = self.batch.take() {
             batch.members.iter().for_each(|import| self.receiver.stale_target(import.transfer, import.index));
         }
         self.imports.drain(..).for_each(|import| self.receiver.stale_target(import.transfer, import.index));
+        self.coming.keys().copied().collect::<Vec<_>>().into_iter().for_each(|transfer| self.receiver.withdraw(transfer));
         self.hear();
         self.act(None, scheduler, 0)
     }
