@@ -1,7 +1,7 @@
 //! The decode side of a lane whose prefill pool is in another process: finds pages, puts what comes into the staging ring, has it
 //! imported where the tags are right, and attaches. What is done and when is decided in `millrace_transfer`.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use millrace_core::{LaneId, SeqId};
 use millrace_ops::{
@@ -164,12 +164,11 @@ impl Receiving {
 
     /// The decode pool has failed: nothing that is on its way will arrive.
     pub(crate) fn abandon(&mut self, scheduler: &mut DecodeScheduler) -> Vec<Arrival> {
-        // First, so that it is given up and not taken for a page whose tag did not match.
-        self.coming.keys().copied().collect::<Vec<_>>().into_iter().for_each(|transfer| self.receiver.withdraw(transfer));
         if let Some(batch) = self.batch.take() {
             batch.members.iter().for_each(|import| self.receiver.stale_target(import.transfer, import.index));
         }
         self.imports.drain(..).for_each(|import| self.receiver.stale_target(import.transfer, import.index));
+        self.coming.keys().copied().collect::<Vec<_>>().into_iter().for_each(|transfer| self.receiver.withdraw(transfer));
         self.hear();
         self.act(None, scheduler, 0)
     }
@@ -322,9 +321,6 @@ impl Receiving {
 
     /// In arrival order: where there is no room for one, those behind it wait too, or a long one would starve.
     fn reserve(&mut self, scheduler: &mut DecodeScheduler) {
-        // A sequence that came before and was given up may come again before the first one's pages are free.
-        let reserved = self.coming.values().filter(|coming| coming.reserved);
-        let leaving: BTreeSet<SeqId> = reserved.map(|coming| coming.ticket.entry.seq).collect();
         for (&transfer, coming) in self.coming.iter_mut().filter(|(_, coming)| !coming.reserved) {
             let Ticket { entry, first_token, .. } = coming.ticket.as_ref();
             match scheduler.reserve(entry, coming.tokens, *first_token) {
@@ -334,7 +330,6 @@ impl Receiving {
                     self.receiver.reserved(transfer, keys);
                 }
                 Err(NoRoom::Pages { .. } | NoRoom::Sequences { .. }) => return,
-                Err(NoRoom::Duplicate(seq)) if leaving.contains(&seq) => return,
                 Err(never) => self.receiver.refuse(transfer, never.to_string()),
             }
         }
@@ -350,9 +345,7 @@ impl Receiving {
                 scheduler.cancel(seq)
             };
         }
-        // One that came again meanwhile is known as before.
-        let again = self.coming.values().any(|coming| coming.ticket.entry.seq == seq);
-        (!again).then_some(Arrival::Gone { seq })
+        Some(Arrival::Gone { seq })
     }
 
     /// Slots that are whole: check tags, convert and scatter.
