@@ -52,6 +52,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "policy",
             "policy-wasm",
             "scheduler",
+            "transfer",
             "engine",
             "sim",
             "node",

@@ -6,7 +6,6 @@
 //! digest are told apart by the tree alone, which is the one that shares pages.
 
 use std::collections::BTreeSet;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::PrefixScope;
@@ -18,18 +17,23 @@ pub(crate) struct Path(u64);
 impl Path {
     /// Before the first token.
     pub(crate) fn of(scope: PrefixScope) -> Self {
-        let mut hasher = DefaultHasher::new();
-        scope.hash(&mut hasher);
-        Self(hasher.finish())
+        let words = scope.0.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes));
+        Self(words.fold(0, mixed))
     }
 
     /// One page of tokens further.
     pub(crate) fn then(self, tokens: &[u32]) -> Self {
-        let mut hasher = DefaultHasher::new();
-        self.0.hash(&mut hasher);
-        tokens.hash(&mut hasher);
-        Self(hasher.finish())
+        Self(tokens.iter().fold(self.0, |digest, &token| mixed(digest, u64::from(token))))
     }
+}
+
+/// One step of SplitMix64 over both (Steele, Lea and Flood: Fast splittable pseudorandom number generators): the same everywhere, and
+/// every bit of either reaches every bit of the next digest.
+fn mixed(digest: u64, word: u64) -> u64 {
+    let mut z = (digest ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
 }
 
 /// See the module. Clones read the same tree.

@@ -112,7 +112,7 @@ impl Barrier {
         (start < total).then(|| start..total.min(start + chunk))
     }
 
-    /// The same, of the share of `worker` while it lasts, in a phase where nobody calls [`Self::take`].
+    /// The same, of the share of `worker` while it lasts. Counts apart from [`Self::take`].
     #[inline]
     pub(crate) fn take_near(&self, worker: usize, chunk: usize, total: usize) -> Option<Range<usize>> {
         self.shares.take(worker, self.generation.0.load(Ordering::Relaxed), chunk, total)

@@ -109,10 +109,14 @@ impl FusedTask {
         Ok(())
     }
 
-    /// Makes and quantizes all rows in this worker's own scratch, then multiplies; whoever has the first panels writes the rows.
+    /// Makes and quantizes all rows in this worker's own scratch, then multiplies; whoever comes first writes the rows.
     fn alone(&self, worker: &mut Worker<'_>) -> Result<(), BackendError> {
         let (rows, width) = self.rows.shape();
-        let Some(panels) = self.linear.first_panels(worker)? else { return Ok(()) };
+        // Not who has the first panels: another worker may take them behind its own, when it has done all this.
+        let (panels, writes) = (self.linear.first_panels(worker)?, worker.take(1, 1).is_some());
+        if panels.is_none() && !writes {
+            return Ok(());
+        }
         let isa = worker.isa;
         let run = Run { barrier: worker.barrier, index: worker.index, workers: worker.workers };
         let (made, quantized) = worker.scratch.floats_and_quantized(rows * width)?;
@@ -120,11 +124,15 @@ impl FusedTask {
             // SAFETY: the input is written by nobody in this phase: it is not the product's output.
             unsafe { self.rows.row(row, isa, made) };
         }
-        if panels.start == 0 {
+        if writes {
             // SAFETY: the output is written here only, and read by nobody in this phase.
             unsafe { self.rows.output().items_mut::<f32>(0, rows * width) }.copy_from_slice(made);
         }
+        let Some(panels) = panels else { return Ok(()) };
         // SAFETY: all rows are in this worker's scratch.
         unsafe { self.linear.multiply_redundantly(made.as_ptr(), panels, quantized, run) }
     }
 }
+
+#[cfg(test)]
+mod tests;
