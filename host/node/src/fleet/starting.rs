@@ -155,8 +155,7 @@ mod tests {
             } else {
                 assert!(starting.keep().is_some())
             }
-            let stopped = *fleet.stopping.borrow();
-            stopped
+            *fleet.stopping.borrow()
         };
         assert!(fleet(true));
         assert!(!fleet(false));
