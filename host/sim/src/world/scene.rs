@@ -110,10 +110,12 @@ impl World<'_> {
         self.clients[&seq].end
     }
 
+    #[cfg(feature = "tags")]
     pub(super) fn free(&self, pool: usize) -> u32 {
         self.engine.pages(PoolId(pool as u32)).unwrap().counts().free
     }
 
+    #[cfg(feature = "tags")]
     pub(super) fn named_first(&self, queue: usize) -> Named {
         self.device.named(queue)[0]
     }
