@@ -5,10 +5,11 @@
 
 use millrace_core::PoolId;
 
+use super::World;
 use super::scene::{DECODE, PREFILL, scene};
 use crate::device::Happening;
 use crate::device::machine::Alien;
-use crate::device::submission::{Kind, Point};
+use crate::device::submission::{Kind, Named, Point};
 
 /// SGLang #24527: decode aborted a request while prefill's writer was in flight; its pages went to another request, which the late write
 /// then corrupted. Here the pages that an import names stay its sequence's until the import has passed, and whoever waits for them waits.
@@ -198,4 +199,14 @@ fn what_was_scheduled_and_never_computed_is_not_kept() {
         let pages = world.engine.pages(PoolId(0)).unwrap();
         assert_eq!((pages.cached_pages(), pages.counts().free), (0, 40));
     });
+}
+
+impl World<'_> {
+    fn free(&self, pool: usize) -> u32 {
+        self.engine.pages(PoolId(pool as u32)).unwrap().counts().free
+    }
+
+    fn named_first(&self, queue: usize) -> Named {
+        self.device.named(queue)[0]
+    }
 }

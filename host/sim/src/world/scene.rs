@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use millrace_core::{PoolId, SeqId};
+use millrace_core::SeqId;
 use millrace_kv::PrefixScope;
 use millrace_scheduler::StageLimits;
 
 use super::{Transport, Transports, World, WorldOptions};
 use crate::device::entry::alone;
-use crate::device::submission::{Kind, Named};
+use crate::device::submission::Kind;
 use crate::lab::{EngineKind, Lab, Shape};
 use crate::policy::{Policies, PolicyChoice};
 use crate::rng::Rng;
@@ -108,15 +108,5 @@ impl World<'_> {
 
     pub(super) fn end_of(&self, seq: SeqId) -> Option<&'static str> {
         self.clients[&seq].end
-    }
-
-    #[cfg(feature = "tags")]
-    pub(super) fn free(&self, pool: usize) -> u32 {
-        self.engine.pages(PoolId(pool as u32)).unwrap().counts().free
-    }
-
-    #[cfg(feature = "tags")]
-    pub(super) fn named_first(&self, queue: usize) -> Named {
-        self.device.named(queue)[0]
     }
 }
