@@ -155,11 +155,16 @@ impl Driver {
             preemptions: again.preemptions,
             scope: job.scope,
         };
+        let (seq, ran_before) = (job.seq, again.preemptions > 0);
         let Scheduler::Prefill(scheduler) = &mut self.pools[prefill].scheduler else { return };
         match scheduler.submit(entry) {
             Ok(()) => {
                 self.pools[prefill].draft_is_old = true;
                 self.jobs.insert(job, now_us);
+                // It takes no place of those that wait to run at all, which the node counts too.
+                if ran_before {
+                    self.jobs.started(seq, now_us);
+                }
             }
             // The gate counted a moment ago; whoever lost the race hears it as an event.
             Err(error) => job.events.emit(crate::Event::Failed(JobError::Device(error.to_string()))),

@@ -190,9 +190,15 @@ impl Jobs {
         errands
     }
 
-    /// Whether a sequence that is to begin anew is still wanted.
-    pub(crate) fn wants(&self, seq: SeqId) -> bool {
-        self.live.get(&seq).is_some_and(|live| live.place == Place::Prefill && !live.held)
+    /// What becomes of an errand that waited until its process was up. None, where nobody wants the sequence any more, or decode spoke
+    /// of it meanwhile; then prefill has nothing of that round and never will.
+    pub(crate) fn kept(&mut self, errand: Errand) -> Option<Errand> {
+        let live = self.live.get_mut(&errand.seq())?;
+        if live.place == Place::Prefill && !live.held {
+            return Some(errand);
+        }
+        live.let_go = true;
+        live.held.then(|| live.begin_round())
     }
 
     fn end(&mut self, seq: SeqId, event: Event) {

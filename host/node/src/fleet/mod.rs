@@ -105,8 +105,7 @@ impl Fleet {
     }
 
     pub(crate) fn abort(&self, seq: SeqId) {
-        let errands = lock(&self.jobs).abort(seq);
-        self.run(errands);
+        self.ask(|jobs| jobs.abort(seq));
     }
 
     /// Ends all processes.
@@ -147,8 +146,11 @@ impl Fleet {
     }
 
     /// Sends what is to be sent. To a process that is down, a sequence is sent when it is back; an abort has nothing to end there.
-    fn run(&self, errands: Vec<Errand>) {
-        for errand in errands {
+    /// Asks the table, and sends what comes out before anybody else may ask: errands of one sequence go in their order. Nothing here
+    /// waits.
+    fn ask(&self, question: impl FnOnce(&mut Jobs) -> Vec<Errand>) {
+        let mut jobs = lock(&self.jobs);
+        for errand in question(&mut jobs) {
             self.member(errand.pool()).into_iter().for_each(|member| member.run(errand.clone()));
         }
     }

@@ -19,8 +19,8 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::Fleet;
 use super::member::{Life, Member};
-use super::{Fleet, lock};
 use crate::control::{Order, Ready, Report};
 use crate::engine_process::{Birth, CONTROL};
 
@@ -187,8 +187,7 @@ async fn read(
                 tracing::info!(target: "millrace::audit", pool = member.name, pages, "suspect pages readmitted");
             }
             Ok(Report::Sequence(seq, event)) => {
-                let errands = lock(&fleet.jobs).hear(member.pool, seq, event);
-                fleet.run(errands);
+                fleet.ask(|jobs| jobs.hear(member.pool, seq, event));
             }
             Err(error) => return format!("its report cannot be read: {error}"),
         }
@@ -218,7 +217,7 @@ fn up(fleet: &Fleet, member: &Member, ready: Ready, (life, orders): (Life, mpsc:
             tell(fleet, lane.prefill, Order::Peer { lane: lane.name.clone(), address });
         }
     }
-    fleet.run(later.into_iter().filter(|errand| lock(&fleet.jobs).wants(errand.seq())).collect());
+    fleet.ask(|jobs| later.into_iter().filter_map(|errand| jobs.kept(errand)).collect());
     member.tell_first(Ok(ready));
 }
 
@@ -235,8 +234,7 @@ fn gone(fleet: &Fleet, member: &Member, ended: &Ended) {
         tell(fleet, other, Order::PeerDead { lane: lane.name.clone(), peer });
     }
     let why = JobError::Device(format!("the engine process of pool `{}` ended: {}", member.name, ended.why));
-    let errands = lock(&fleet.jobs).lost(member.pool, &why);
-    fleet.run(errands);
+    fleet.ask(|jobs| jobs.lost(member.pool, &why));
 }
 
 /// A process that is down hears it when it is up; one that does not take it is ended.

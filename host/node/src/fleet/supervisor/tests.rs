@@ -90,7 +90,7 @@ async fn a_process_that_misses_an_order_is_ended() {
         }
         // All at once: nothing else runs meanwhile.
         let abort = |seq| Errand::Abort(PoolId(0), SeqId(seq));
-        fleet.run((0..=ORDERS_AHEAD as u64).map(abort).collect());
+        fleet.ask(|_| (0..=ORDERS_AHEAD as u64).map(abort).collect());
         assert!(!member.takes_orders(), "one more than there is room for");
         // It reads them all, and says that it is there for as long as it can.
         let reading = async { while reader.next().await.is_ok() {} };
@@ -153,7 +153,7 @@ fn a_sequence_waits_once_for_a_process_that_is_down() {
     let Some(Order::Submit(submission)) = ordered.blocking_recv() else { panic!("no submission") };
     fleet.members[PREFILL].down();
     let later = |round| crate::control::Submission { round, ..submission.as_ref().clone() };
-    fleet.run([1, 2].map(|round| Errand::Submit(PoolId(0), Box::new(later(round)))).into());
+    fleet.ask(|_| [1, 2].map(|round| Errand::Submit(PoolId(0), Box::new(later(round)))).into());
     let (orders, _ordered) = mpsc::channel(9);
     assert_eq!(fleet.members[PREFILL].up(life(), orders), [Errand::Submit(PoolId(0), Box::new(later(2)))]);
 }
