@@ -194,6 +194,23 @@ fn a_sequence_that_comes_back_before_its_last_stay_is_over_waits_for_that() {
     assert!(!pair.heard.lock().unwrap().contains_key(&seq));
 }
 
+/// Those that ran before wait for no place: the node does not count them where it says how many may wait.
+#[test]
+fn a_sequence_that_comes_back_is_not_among_those_that_wait() {
+    let pair = Pair::start(setup());
+    pair.prefill.hold(PoolId(0), Hold::Held);
+    let prompt = &prompts()[4];
+    let (new, _events) = pair.submit(prompt, 20);
+    let back = SeqId(new.0 + 1);
+    let _again = pair.resume(back, (prompt, 20), Replay { tokens: vec![1, 2], preemptions: 1 });
+    let load = || pair.prefill.snapshot().lanes.first().map(|lane| (lane.waiting, lane.running));
+    pair.wait_until("both are there", || load().is_some_and(|(waiting, running)| waiting + running == 2));
+    assert_eq!(load(), Some((1, 1)));
+    [new, back].into_iter().for_each(|seq| pair.prefill.abort(seq));
+    pair.prefill.hold(PoolId(0), Hold::Free);
+    pair.wait_until_empty();
+}
+
 /// A sequence that runs is offered again, as a prefill engine's next life may do.
 #[test]
 fn an_offer_of_a_sequence_that_runs_changes_nothing_of_it() {
