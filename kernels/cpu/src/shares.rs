@@ -7,8 +7,8 @@
 //! worker 1   8 9, ..
 //! ```
 //!
-//! What a worker reads then lies in one piece, so that what comes next can be asked for ahead of time: a third more bandwidth for
-//! products of one row than runs of one queue for all.
+//! What a worker reads then lies in one piece, so that what comes next can be asked for ahead of time. `kernels/cpu/SPEED.md` has what
+//! that brings.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
