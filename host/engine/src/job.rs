@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use millrace_core::{FinishReason, LaneId, RequestId, SamplingParams, SeqId, TenantId};
 use millrace_kv::PrefixScope;
+use millrace_transfer::Incarnation;
 
 /// One sequence to generate: where, for whom, from what.
 pub struct Job {
@@ -27,8 +28,8 @@ pub struct Job {
 pub trait EventSink: Send {
     fn emit(&mut self, event: Event);
 
-    /// The engine of another process has the sequence from here on, and tells the rest. Nothing follows.
-    fn handed_over(&mut self) {}
+    /// The engine of another process has the sequence from here on, in this life, and tells the rest. Nothing follows.
+    fn handed_over(&mut self, _to: Incarnation) {}
 
     /// The sequence gave its pages up and has to go through prefill again, which is in another process, with the output tokens that
     /// it has. Nothing follows.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use millrace_core::{FinishReason, LaneId, SamplingParams, SeqId, TenantId};
+use millrace_transfer::Incarnation;
 
 use crate::{Event, EventSink, Job, JobError, Replay};
 
@@ -115,9 +116,9 @@ impl JobTable {
     }
 
     /// Forgets a sequence that another process has from here on.
-    pub(crate) fn handed_over(&mut self, seq: SeqId) {
+    pub(crate) fn handed_over(&mut self, seq: SeqId, to: Incarnation) {
         if let Some(mut job) = self.jobs.remove(&seq) {
-            job.events.handed_over();
+            job.events.handed_over(to);
         }
     }
 

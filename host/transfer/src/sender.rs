@@ -66,8 +66,8 @@ struct Outgoing {
 /// How a transfer ended.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// The peer runs the sequence.
-    Committed,
+    /// This life of the peer runs the sequence, or has run it.
+    Committed(Incarnation),
     /// Cancelled by this side, or by the peer on its own account; the peer is free of it.
     Cancelled,
     StaleSource,
@@ -327,7 +327,8 @@ impl Sender {
         if let Some(outgoing) = self.transfers.remove(&transfer) {
             self.in_flight -= outgoing.slots();
             let outcome = match (end, outgoing.given_up) {
-                (End::Committed, _) => Outcome::Committed,
+                // Only a connected peer is heard.
+                (End::Committed, _) => self.peer.map_or(Outcome::PeerLost, Outcome::Committed),
                 (End::StaleTarget, _) => Outcome::StaleTarget,
                 (_, Some(GivenUp::StaleSource)) => Outcome::StaleSource,
                 (_, Some(GivenUp::Cancelled)) | (End::Aborted, None) => Outcome::Cancelled,

@@ -88,11 +88,11 @@ impl Driver {
         match moved {
             Ok(events) => events.into_iter().for_each(|event| {
                 let committed = match &event {
-                    HandOffEvent::Committed { seq, .. } => Some(*seq),
+                    HandOffEvent::Committed { seq, life, .. } => life.map(|life| (*seq, life)),
                     _ => None,
                 };
                 self.hear_hand_off(prefill, event);
-                committed.into_iter().for_each(|seq| self.jobs.handed_over(seq));
+                committed.into_iter().for_each(|(seq, life)| self.jobs.handed_over(seq, life));
             }),
             Err(error) => self.pool_failed(prefill, &error),
         }
@@ -164,7 +164,7 @@ impl Driver {
 
     fn hear_hand_off(&mut self, prefill: usize, event: HandOffEvent) {
         let seq = match event {
-            HandOffEvent::Committed { seq, pages } => {
+            HandOffEvent::Committed { seq, pages, .. } => {
                 self.counters.hand_offs += 1;
                 self.counters.hand_off_pages += pages as u64;
                 return self.release_prefilled(prefill, seq);

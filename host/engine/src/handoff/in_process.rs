@@ -149,7 +149,7 @@ impl HandOff {
                 return true;
             }
             scheduler.attach(seq);
-            events.push(HandOffEvent::Committed { seq, pages });
+            events.push(HandOffEvent::Committed { seq, pages, life: None });
             false
         });
     }

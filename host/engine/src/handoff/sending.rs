@@ -294,9 +294,9 @@ impl Sending {
         self.fetches.retain(|member| member.transfer != transfer);
         let seq = parcel.ticket.entry.seq;
         Some(match outcome {
-            Outcome::Committed => {
+            Outcome::Committed(life) => {
                 self.told.forget();
-                HandOffEvent::Committed { seq, pages: parcel.source.len() }
+                HandOffEvent::Committed { seq, pages: parcel.source.len(), life: Some(life) }
             }
             Outcome::StaleSource => HandOffEvent::StaleSource { seq },
             Outcome::StaleTarget => HandOffEvent::StaleTarget { seq },

@@ -3,14 +3,15 @@
 use millrace_core::SeqId;
 use millrace_kv::PageRef;
 use millrace_scheduler::{DecodeScheduler, Entry, NoRoom};
+use millrace_transfer::Incarnation;
 
 use super::Offer;
 
 /// How a transfer ended. The prefill side may now release its pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum HandOffEvent {
-    /// The decode side runs the sequence from here on.
-    Committed { seq: SeqId, pages: usize },
+    /// The decode side runs the sequence from here on: this life of it, where it is another process.
+    Committed { seq: SeqId, pages: usize, life: Option<Incarnation> },
     /// A source page no longer carried its tag; the decode side is free of it.
     StaleSource { seq: SeqId },
     /// A reserved page no longer carried its tag; the decode side has put its pages under suspicion.

@@ -36,7 +36,7 @@ impl EventSink for Teller {
         let _ = self.0.send(Told::Event(event));
     }
 
-    fn handed_over(&mut self) {
+    fn handed_over(&mut self, _to: Incarnation) {
         let _ = self.0.send(Told::HandedOver);
     }
 

@@ -2,7 +2,7 @@
 
 use millrace_core::{FinishReason, SeqId};
 use millrace_engine::{EngineSnapshot, Event, JobError, Replay};
-use millrace_transfer::{CodecError, Decoder, Encoder};
+use millrace_transfer::{CodecError, Decoder, Encoder, Incarnation};
 
 use super::record::Value as _;
 use super::{MAX_TOKENS, Ready, unknown};
@@ -33,10 +33,11 @@ pub(crate) enum SequenceEvent {
     },
     Finished(FinishReason),
     Failed(JobError),
-    /// The decode engine has it. `round`: the submission's that this is of, so that what was said of an earlier one is not taken for
-    /// the latest.
+    /// This life of the decode engine has it, or had it. `round`: the submission's that this is of, so that what was said of an
+    /// earlier one is not taken for the latest.
     HandedOver {
         round: u32,
+        to: Incarnation,
     },
     Preempted(Replay),
 }
@@ -121,7 +122,7 @@ fn sequence(seq: SeqId, event: &SequenceEvent) -> Vec<u8> {
             let why = why.get(..why.floor_char_boundary(MAX_WHY_BYTES)).unwrap_or_default();
             begin(FAILED).u8(code).text(why).finish()
         }
-        SequenceEvent::HandedOver { round } => begin(HANDED_OVER).u32(*round).finish(),
+        SequenceEvent::HandedOver { round, to } => begin(HANDED_OVER).u32(*round).incarnation(*to).finish(),
         SequenceEvent::Preempted(again) => begin(PREEMPTED).u32(again.preemptions).u32s(&again.tokens).finish(),
     }
 }
@@ -147,7 +148,7 @@ fn sequence_event(kind: u8, from: &mut Decoder<'_>) -> Result<SequenceEvent, Cod
                 other => return unknown("the error", other),
             })
         }
-        HANDED_OVER => SequenceEvent::HandedOver { round: from.u32("the round")? },
+        HANDED_OVER => SequenceEvent::HandedOver { round: from.u32("the round")?, to: from.incarnation()? },
         PREEMPTED => {
             let preemptions = from.u32("the preemptions")?;
             SequenceEvent::Preempted(Replay { tokens: from.u32s(MAX_TOKENS, "the tokens to replay")?, preemptions })
@@ -174,7 +175,7 @@ mod tests {
             failed(JobError::ShuttingDown),
             failed(JobError::Device("x".into())),
             failed(JobError::HandOff("y".into())),
-            SequenceEvent::HandedOver { round: 6 },
+            SequenceEvent::HandedOver { round: 6, to: Incarnation { epoch: 7, boot: 8 } },
             SequenceEvent::Preempted(Replay { tokens: vec![1, 2], preemptions: 3 }),
         ];
         for event in events {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use millrace_core::SeqId;
 use millrace_engine::{Event, EventSink, Replay};
+use millrace_transfer::Incarnation;
 use tokio::sync::mpsc;
 
 use crate::control::{Report, SequenceEvent};
@@ -76,8 +77,8 @@ impl EventSink for Reporter {
         self.tell(SequenceEvent::of(event, index));
     }
 
-    fn handed_over(&mut self) {
-        self.tell(SequenceEvent::HandedOver { round: self.round });
+    fn handed_over(&mut self, to: Incarnation) {
+        self.tell(SequenceEvent::HandedOver { round: self.round, to });
     }
 
     fn preempted(&mut self, again: Replay) {
@@ -108,9 +109,10 @@ mod tests {
     }
 
     #[test]
-    fn a_hand_over_names_its_round() {
+    fn a_hand_over_names_its_round_and_who_took_it() {
         let (reports, mut outbox) = Reports::with_room(1);
-        Reporter::of_prefill(SeqId(1), 5, 0, reports).handed_over();
-        assert!(matches!(outbox.try_recv(), Ok(Report::Sequence(_, SequenceEvent::HandedOver { round: 5 }))));
+        let life = Incarnation { epoch: 3, boot: 4 };
+        Reporter::of_prefill(SeqId(1), 5, 0, reports).handed_over(life);
+        assert!(matches!(outbox.try_recv(), Ok(Report::Sequence(_, SequenceEvent::HandedOver { round: 5, to })) if to == life));
     }
 }

@@ -83,6 +83,8 @@ impl Errand {
 #[derive(Default)]
 pub(crate) struct Jobs {
     live: BTreeMap<SeqId, Live>,
+    /// The last life of each engine that is known to be over, and why it is.
+    over: BTreeMap<PoolId, (u64, JobError)>,
 }
 
 impl Jobs {
@@ -122,6 +124,12 @@ impl Jobs {
         };
         if from == live.route.decode {
             live.came_to_decode(&event);
+        } else if let Some(why) = live.went_to_the_dead(&event, &self.over) {
+            live.let_go = true;
+            return match live.again() {
+                Some(errand) => vec![errand],
+                None => self.fail(seq, why),
+            };
         } else if let Some(errands) = live.left_prefill(&event) {
             return errands;
         }
@@ -149,8 +157,9 @@ impl Jobs {
     }
 
     /// A life of an engine process that was ready has ended, with everything that it had. Sequences of which nothing was published
-    /// begin anew once it is back: they are returned as errands to be run then. The others end.
-    pub(crate) fn lost(&mut self, engine: PoolId, why: &JobError) -> Vec<Errand> {
+    /// begin anew once it is back: they are returned as errands to be run then. The others end. `life`: its epoch.
+    pub(crate) fn lost(&mut self, engine: PoolId, life: u64, why: &JobError) -> Vec<Errand> {
+        self.over.insert(engine, (life, why.clone()));
         let (mut errands, mut over) = (Vec::new(), Vec::new());
         for live in self.live.values_mut() {
             if live.route.prefill == engine {
@@ -160,14 +169,11 @@ impl Jobs {
                 Place::Prefill => live.route.prefill == engine,
                 Place::Decode => live.route.decode == engine,
             };
-            if hit && live.held {
-                errands.push(live.begin_round());
-            } else if hit && live.published == 0 && live.let_go && live.attempts < MAX_ATTEMPTS {
-                live.attempts += 1;
-                live.submission.replay = Replay { tokens: Vec::new(), preemptions: 0 };
-                errands.push(live.begin_round());
-            } else if hit {
-                over.push(live.submission.seq);
+            if hit {
+                match live.again() {
+                    Some(errand) => errands.push(errand),
+                    None => over.push(live.submission.seq),
+                }
             }
         }
         for seq in over {
@@ -216,6 +222,27 @@ impl Live {
         Errand::Submit(self.route.prefill, Box::new(self.submission.clone()))
     }
 
+    /// The process that had it is gone: it begins anew, or goes on where it came back from, if it may.
+    fn again(&mut self) -> Option<Errand> {
+        if !self.held {
+            if self.published > 0 || !self.let_go || self.attempts == MAX_ATTEMPTS {
+                return None;
+            }
+            self.attempts += 1;
+            self.submission.replay = Replay { tokens: Vec::new(), preemptions: 0 };
+        }
+        Some(self.begin_round())
+    }
+
+    /// Prefill handed this round over to a life of decode that ended before it was heard here; why it ended. Prefill was told of the
+    /// end later than it heard of the commit, so it offers the sequence to nobody else.
+    fn went_to_the_dead(&self, event: &SequenceEvent, over: &BTreeMap<PoolId, (u64, JobError)>) -> Option<JobError> {
+        let SequenceEvent::HandedOver { round, to } = event else { return None };
+        let (life, why) = over.get(&self.route.decode)?;
+        let here = self.place == Place::Prefill && !self.held && *round == self.submission.round;
+        (here && to.epoch <= *life).then(|| why.clone())
+    }
+
     /// Whatever decode tells, it has the sequence, if only to give it back.
     fn came_to_decode(&mut self, event: &SequenceEvent) {
         if !matches!(event, SequenceEvent::HandedOver { .. }) {
@@ -228,7 +255,7 @@ impl Live {
         match event {
             // What it said before it handed over may come late.
             SequenceEvent::Prefilled { .. } | SequenceEvent::Token { .. } => return None,
-            SequenceEvent::HandedOver { round } if *round != self.submission.round => return Some(Vec::new()),
+            SequenceEvent::HandedOver { round, .. } if *round != self.submission.round => return Some(Vec::new()),
             SequenceEvent::HandedOver { .. } => {}
             // That it failed here is of an attempt that was given up: decode has it, or had it.
             _ if self.place == Place::Decode || self.held => {}
@@ -250,5 +277,7 @@ impl Live {
     }
 }
 
+#[cfg(test)]
+mod schedules;
 #[cfg(test)]
 mod tests;

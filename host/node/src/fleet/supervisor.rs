@@ -234,7 +234,7 @@ fn gone(fleet: &Fleet, member: &Member, ended: &Ended) {
         tell(fleet, other, Order::PeerDead { lane: lane.name.clone(), peer });
     }
     let why = JobError::Device(format!("the engine process of pool `{}` ended: {}", member.name, ended.why));
-    fleet.ask(|jobs| jobs.lost(member.pool, &why));
+    fleet.ask(|jobs| jobs.lost(member.pool, peer.epoch, &why));
 }
 
 /// A process that is down hears it when it is up; one that does not take it is ended.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use millrace_core::{PoolId, SeqId, Stage};
 use millrace_engine::{Event, EventSink, Replay};
+use millrace_transfer::Incarnation;
 
 use super::Wanted;
 use crate::lab::{LANES, POOLS};
@@ -53,7 +54,7 @@ impl EventSink for Teller {
         }
     }
 
-    fn handed_over(&mut self) {
+    fn handed_over(&mut self, _to: Incarnation) {
         self.tell(Told::HandedOver);
     }
 

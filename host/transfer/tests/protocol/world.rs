@@ -399,7 +399,7 @@ impl World {
             );
         }
         let attached = self.decode.attached.get(&(self.sender_epoch, seq as u8)).copied().unwrap_or(0);
-        if (outcome == Outcome::Committed) != (attached > 0) {
+        if matches!(outcome, Outcome::Committed(_)) != (attached > 0) {
             self.breaks(Rule::Committed, format!("sequence {seq} ended as {outcome:?} and was attached {attached} times"));
         }
         self.sequences[seq].stage = Stage::Over(outcome);
@@ -451,8 +451,8 @@ impl World {
     }
 
     /// Sequences that the sender knows to have ended so.
-    pub(crate) fn ended_as(&self, outcome: &Outcome) -> usize {
-        self.sequences.iter().filter(|sequence| matches!(&sequence.stage, Stage::Over(how) if how == outcome)).count()
+    pub(crate) fn ended(&self, so: impl Fn(&Outcome) -> bool) -> usize {
+        self.sequences.iter().filter(|sequence| matches!(&sequence.stage, Stage::Over(how) if so(how))).count()
     }
 
     /// Whether a sequence that was on its way to one life of the receiver is offered to another.

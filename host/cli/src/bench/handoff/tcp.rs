@@ -44,7 +44,7 @@ impl EventSink for Stamp {
         let _ = self.1.send((Instant::now(), Said::Event(self.0, event)));
     }
 
-    fn handed_over(&mut self) {
+    fn handed_over(&mut self, _to: Incarnation) {
         let _ = self.1.send((Instant::now(), Said::HandedOver));
     }
 }

@@ -3,14 +3,15 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use millrace_core::{FinishReason, RequestId, SamplingParams, TenantId};
+use millrace_transfer::Incarnation;
 
 use super::*;
 
-const PREFILL: PoolId = PoolId(0);
-const DECODE: PoolId = PoolId(1);
+pub(super) const PREFILL: PoolId = PoolId(0);
+pub(super) const DECODE: PoolId = PoolId(1);
 const SEQ: SeqId = SeqId(5);
 
-struct Sink(Sender<Event>);
+pub(super) struct Sink(pub(super) Sender<Event>);
 
 impl EventSink for Sink {
     fn emit(&mut self, event: Event) {
@@ -18,10 +19,10 @@ impl EventSink for Sink {
     }
 }
 
-fn job() -> (Jobs, Receiver<Event>) {
+pub(super) fn submission() -> Submission {
     let sampling =
         SamplingParams { temperature: 0.0, top_p: 1.0, top_k: 0, min_p: 0.0, seed: 0, max_tokens: 9, stop_tokens: vec![] };
-    let submission = Submission {
+    Submission {
         seq: SEQ,
         request: RequestId(5),
         lane: "fast".into(),
@@ -33,10 +34,13 @@ fn job() -> (Jobs, Receiver<Event>) {
         sampling,
         replay: Replay { tokens: Vec::new(), preemptions: 0 },
         round: 0,
-    };
+    }
+}
+
+fn job() -> (Jobs, Receiver<Event>) {
     let (sender, events) = channel();
     let mut jobs = Jobs::default();
-    jobs.insert(Route { lane: 0, prefill: PREFILL, decode: DECODE }, submission, Box::new(Sink(sender)));
+    jobs.insert(Route { lane: 0, prefill: PREFILL, decode: DECODE }, submission(), Box::new(Sink(sender)));
     (jobs, events)
 }
 
@@ -44,8 +48,13 @@ fn token(index: u32) -> SequenceEvent {
     SequenceEvent::Token { index, token: 100 + index }
 }
 
+/// To a life of decode that has not ended, whatever ends before.
 fn handed_over(round: u32) -> SequenceEvent {
-    SequenceEvent::HandedOver { round }
+    handed_over_to(2, round)
+}
+
+fn handed_over_to(epoch: u64, round: u32) -> SequenceEvent {
+    SequenceEvent::HandedOver { round, to: Incarnation { epoch, boot: 9 } }
 }
 
 fn prefilled() -> SequenceEvent {
@@ -94,17 +103,17 @@ fn a_prefill_engine_that_ends_takes_what_was_published_and_returns_the_rest() {
     let why = JobError::Device("gone".into());
     let (mut jobs, events) = job();
     for _ in 1..MAX_ATTEMPTS {
-        assert!(matches!(jobs.lost(PREFILL, &why)[..], [Errand::Submit(PREFILL, _)]));
+        assert!(matches!(jobs.lost(PREFILL, 1, &why)[..], [Errand::Submit(PREFILL, _)]));
         assert!(wants(&jobs) && events.try_recv().is_err());
     }
-    assert_eq!(jobs.lost(PREFILL, &why), aborts(), "not for ever");
+    assert_eq!(jobs.lost(PREFILL, 1, &why), aborts(), "not for ever");
     assert_eq!(events.recv(), Ok(Event::Failed(why.clone())));
 
     let (mut jobs, events) = job();
     jobs.hear(PREFILL, SEQ, prefilled());
     jobs.hear(PREFILL, SEQ, token(0));
-    assert_eq!(jobs.lost(DECODE, &why), [], "it is not there yet, and goes to the next life of decode");
-    assert_eq!(jobs.lost(PREFILL, &why), aborts());
+    assert_eq!(jobs.lost(DECODE, 1, &why), [], "it is not there yet, and goes to the next life of decode");
+    assert_eq!(jobs.lost(PREFILL, 1, &why), aborts());
     assert_eq!(events.iter().last(), Some(Event::Failed(why)));
 }
 
@@ -115,8 +124,8 @@ fn a_decode_engine_that_ends_takes_what_it_ran() {
     jobs.hear(PREFILL, SEQ, prefilled());
     jobs.hear(PREFILL, SEQ, token(0));
     jobs.hear(PREFILL, SEQ, handed_over(0));
-    assert_eq!(jobs.lost(PREFILL, &why), [], "it is past prefill");
-    assert_eq!(jobs.lost(DECODE, &why), aborts());
+    assert_eq!(jobs.lost(PREFILL, 1, &why), [], "it is past prefill");
+    assert_eq!(jobs.lost(DECODE, 1, &why), aborts());
     assert_eq!(events.iter().last(), Some(Event::Failed(why)));
 }
 
@@ -163,7 +172,7 @@ fn a_preempted_sequence_waits_until_prefill_has_let_go_of_it() {
     let (mut jobs, events) = job();
     jobs.hear(DECODE, SEQ, token(0));
     jobs.hear(DECODE, SEQ, preempted.clone());
-    let errands = jobs.lost(PREFILL, &JobError::Device("gone".into()));
+    let errands = jobs.lost(PREFILL, 1, &JobError::Device("gone".into()));
     assert_eq!(submitted(&errands).replay, again);
     assert!(wants(&jobs) && events.try_iter().all(|event| event == Event::Token(100)));
 
@@ -171,7 +180,7 @@ fn a_preempted_sequence_waits_until_prefill_has_let_go_of_it() {
     let (mut jobs, events) = job();
     jobs.hear(DECODE, SEQ, token(0));
     jobs.hear(DECODE, SEQ, preempted);
-    assert_eq!(jobs.lost(DECODE, &JobError::Device("gone".into())), []);
+    assert_eq!(jobs.lost(DECODE, 1, &JobError::Device("gone".into())), []);
     jobs.hear(DECODE, SEQ, token(0));
     assert_eq!(jobs.hear(PREFILL, SEQ, handed_over(0)), []);
     jobs.hear(DECODE, SEQ, token(1));
@@ -183,10 +192,10 @@ fn a_preempted_sequence_waits_until_prefill_has_let_go_of_it() {
 fn what_was_said_of_an_earlier_round_is_not_taken_for_the_latest() {
     let why = JobError::Device("gone".into());
     let (mut jobs, events) = job();
-    assert_eq!(submitted(&jobs.lost(PREFILL, &why)).round, 1);
+    assert_eq!(submitted(&jobs.lost(PREFILL, 1, &why)).round, 1);
     assert_eq!(jobs.hear(PREFILL, SEQ, handed_over(0)), []);
     // It is in prefill still, so that engine's end is the sequence's.
-    assert_eq!(submitted(&jobs.lost(PREFILL, &why)).round, 2);
+    assert_eq!(submitted(&jobs.lost(PREFILL, 1, &why)).round, 2);
     assert!(events.try_recv().is_err());
 }
 
@@ -195,13 +204,13 @@ fn what_prefill_still_has_is_not_sent_to_it_twice() {
     let why = JobError::Device("gone".into());
     let (mut jobs, events) = job();
     jobs.hear(DECODE, SEQ, prefilled());
-    assert_eq!(jobs.lost(DECODE, &why), aborts(), "prefill has not said that it let go of it");
+    assert_eq!(jobs.lost(DECODE, 1, &why), aborts(), "prefill has not said that it let go of it");
     assert_eq!(events.iter().last(), Some(Event::Failed(why.clone())));
 
     let (mut jobs, events) = job();
     jobs.hear(DECODE, SEQ, prefilled());
     jobs.hear(PREFILL, SEQ, handed_over(0));
-    assert_eq!(submitted(&jobs.lost(DECODE, &why)).round, 1);
+    assert_eq!(submitted(&jobs.lost(DECODE, 1, &why)).round, 1);
     assert!(events.try_iter().all(|event| matches!(event, Event::Prefilled { .. })));
 }
 
@@ -226,7 +235,7 @@ fn a_gap_in_the_tokens_ends_a_sequence() {
 #[test]
 fn a_round_that_was_not_sent_is_not_waited_for() {
     let (mut jobs, _events) = job();
-    let waits = jobs.lost(PREFILL, &JobError::ShuttingDown);
+    let waits = jobs.lost(PREFILL, 1, &JobError::ShuttingDown);
     assert_eq!(waits.len(), 1);
     jobs.hear(DECODE, SEQ, token(0));
     jobs.hear(DECODE, SEQ, SequenceEvent::Preempted(Replay { tokens: vec![100], preemptions: 1 }));
@@ -235,9 +244,33 @@ fn a_round_that_was_not_sent_is_not_waited_for() {
     assert_eq!((submission.round, submission.replay.preemptions), (2, 1));
     jobs.hear(PREFILL, SEQ, handed_over(2));
     let (mut jobs, _events) = job();
-    let waits = jobs.lost(PREFILL, &JobError::ShuttingDown);
+    let waits = jobs.lost(PREFILL, 1, &JobError::ShuttingDown);
     jobs.hear(DECODE, SEQ, token(0));
     assert!(waits.into_iter().filter_map(|errand| jobs.kept(errand)).next().is_none(), "decode has it");
     let again = SequenceEvent::Preempted(Replay { tokens: vec![100], preemptions: 1 });
     assert_eq!(jobs.hear(DECODE, SEQ, again).len(), 1, "prefill has nothing of it");
+}
+
+/// Decode dies with its reports unread, and only then prefill is heard to have handed the sequence over to that life: nobody has it.
+#[test]
+fn what_was_handed_over_to_a_life_that_is_over_does_not_wait_for_it() {
+    // Nothing was published: it begins anew.
+    let (mut jobs, _events) = job();
+    assert_eq!(jobs.lost(DECODE, 4, &JobError::ShuttingDown), []);
+    let errands = jobs.hear(PREFILL, SEQ, handed_over_to(4, 0));
+    assert!(matches!(&errands[..], [Errand::Submit(PREFILL, submission)] if submission.round == 1), "{errands:?}");
+    // Another of the same life, told late, is of the round before.
+    assert_eq!(jobs.hear(PREFILL, SEQ, handed_over_to(4, 0)), []);
+    assert!(wants(&jobs));
+    // Its client has a token: it ends, with what decode ended with.
+    let (mut jobs, events) = job();
+    jobs.hear(PREFILL, SEQ, token(0));
+    jobs.lost(DECODE, 4, &JobError::NotFinite);
+    assert_eq!(jobs.hear(PREFILL, SEQ, handed_over_to(4, 0)), aborts());
+    assert_eq!(events.iter().last(), Some(Event::Failed(JobError::NotFinite)));
+    // A later life has it.
+    let (mut jobs, _events) = job();
+    jobs.lost(DECODE, 4, &JobError::ShuttingDown);
+    assert_eq!(jobs.hear(PREFILL, SEQ, handed_over_to(5, 0)), []);
+    assert!(!wants(&jobs) && jobs.live.contains_key(&SEQ));
 }
