@@ -19,6 +19,13 @@ pub struct SamplingParams {
     pub stop_tokens: Vec<u32>,
 }
 
+impl SamplingParams {
+    /// The likeliest token each time.
+    pub fn greedy(max_tokens: u32, stop_tokens: Vec<u32>) -> Self {
+        Self { temperature: 0.0, top_p: 1.0, top_k: 0, min_p: 0.0, seed: 0, max_tokens, stop_tokens }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishReason {
     /// A stop token or stop string.

@@ -32,8 +32,7 @@ impl EventSink for Keeping {
 }
 
 fn job(events: Box<dyn EventSink>) -> Job {
-    let sampling =
-        SamplingParams { temperature: 0.0, top_p: 1.0, top_k: 0, min_p: 0.0, seed: 0, max_tokens: 4, stop_tokens: vec![] };
+    let sampling = SamplingParams::greedy(4, Vec::new());
     Job {
         seq: SeqId(1),
         request: RequestId(1),

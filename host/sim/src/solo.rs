@@ -67,7 +67,7 @@ fn alone(lab: &Lab, prompt: &Arc<[u32]>) -> Result<Vec<u32>, SimError> {
         deadline_us: None,
         prompt: prompt.clone(),
         scope: None,
-        sampling: greedy(MAX_OUTPUT, Vec::new()),
+        sampling: SamplingParams::greedy(MAX_OUTPUT, Vec::new()),
         events: Box::new(Sink(events.clone())),
     };
     engine.handle().submit(job).map_err(|error| SimError::Alone(error.to_string()))?;
@@ -89,9 +89,4 @@ fn token(event: &Event) -> Option<u32> {
         Event::Token(token) => Some(*token),
         _ => None,
     }
-}
-
-/// Greedy: what a draw depends on beside its row is tested with the sampler.
-pub(crate) fn greedy(max_tokens: u32, stop_tokens: Vec<u32>) -> SamplingParams {
-    SamplingParams { temperature: 0.0, top_p: 1.0, top_k: 0, min_p: 0.0, seed: 0, max_tokens, stop_tokens }
 }

@@ -5,12 +5,10 @@
 //! begins its first step, so every step runs all B; tokens of all streams / time, from the second token of each to the last.
 //! Greedy, no stop tokens. Each test is warmed up once and repeated; the median counts.
 
-use std::path::PathBuf;
-
 use anyhow::{Context as _, Result};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
-use millrace_core::{KvFormat, Precision, Stage, StagePrecision, StageRecipe};
+use millrace_core::{KvFormat, Precision, Stage};
 use millrace_engine::{TAGS_BUILT, TagChecks};
 use serde_json::json;
 
@@ -20,6 +18,7 @@ use super::profile::Profile;
 use super::report::{HEADER, TestResult};
 use super::room::Wanted;
 use super::spread::Spread;
+use super::stages::StageArgs;
 use crate::Failure;
 use crate::output::say;
 
@@ -28,9 +27,8 @@ const MIN_OUTPUT: usize = 4;
 
 #[derive(Args)]
 pub(crate) struct EngineArgs {
-    /// GGUF file or hub directory.
-    #[arg(short, long, value_name = "PATH")]
-    model: PathBuf,
+    #[command(flatten)]
+    stages: StageArgs,
     /// Prompt lengths for prefill.
     #[arg(short, long, value_delimiter = ',', default_value = "128,512")]
     prompt: Vec<usize>,
@@ -43,18 +41,6 @@ pub(crate) struct EngineArgs {
     /// Tokens in each stream's cache before decode begins.
     #[arg(short, long, value_delimiter = ',', default_value = "8")]
     depth: Vec<usize>,
-    /// Worker threads; 0: all that this process may use.
-    #[arg(short, long, default_value_t = 0, value_parser = threads())]
-    threads: usize,
-    /// stored, bf16, fp8, int8 or int4.
-    #[arg(long, default_value = "int8")]
-    prefill_weights: StageRecipe,
-    /// stored, bf16, fp8, int8 or int4.
-    #[arg(long, default_value = "int4")]
-    decode_weights: StageRecipe,
-    /// KV format of decode: bf16 or fp8 (prefill keeps bf16; f32 for both with f32).
-    #[arg(long, default_value = "fp8", value_parser = parse_kv)]
-    kv: KvFormat,
     /// Tokens of a prefill chunk.
     #[arg(long, default_value_t = 512)]
     chunk: usize,
@@ -89,16 +75,12 @@ pub(crate) fn threads() -> RangedU64ValueParser<usize> {
 
 pub(crate) fn run(args: &EngineArgs) -> Result<(), Failure> {
     let wanted = wanted(args).map_err(Failure::Usage)?;
-    let prefill_kv = if args.kv == KvFormat::F32 { KvFormat::F32 } else { KvFormat::Bf16 };
-    let precision = Precision {
-        prefill: StagePrecision { recipe: args.prefill_weights, kv: prefill_kv },
-        decode: StagePrecision { recipe: args.decode_weights, kv: args.kv },
-    };
+    let precision = args.stages.precision();
     let profile = if args.profile { Profiling::On } else { Profiling::Off };
     let tags = vec![if args.tags { TagChecks::On } else { TagChecks::Off }];
-    let (threads, prompts, tenants) = (args.threads, Prompts::Fresh, 1);
+    let (threads, prompts, tenants) = (args.stages.weights.threads, Prompts::Fresh, 1);
     let options = LaneOptions { precision, threads, wanted, tags, profile, pool_bytes: None, prompts, tenants };
-    let lane = BenchLane::start(&args.model, &options)?;
+    let lane = BenchLane::start(&args.stages.weights.model, &options)?;
     if !args.json {
         say!("{}\n{HEADER}", lane.description());
     }

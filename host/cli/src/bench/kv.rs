@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use millrace_core::{KvFormat, Precision, StagePrecision, StageRecipe};
+use millrace_core::KvFormat;
 use millrace_engine::{TAGS_BUILT, TagChecks};
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ use super::kv_plot;
 use super::lane::{BenchLane, LaneOptions, Profiling, Prompts, Streams};
 use super::room::{PAGE_TOKENS, Wanted};
 use super::spread::Spread;
-use super::threads;
+use super::stages::WeightArgs;
 use crate::Failure;
 use crate::output::say;
 
@@ -29,9 +29,8 @@ const MIB: u64 = 1 << 20;
 
 #[derive(Args)]
 pub(crate) struct KvArgs {
-    /// GGUF file or hub directory.
-    #[arg(short, long, value_name = "PATH")]
-    model: PathBuf,
+    #[command(flatten)]
+    weights: WeightArgs,
     /// Size of the decode pool; the same for both formats.
     #[arg(long, value_name = "MIB", default_value_t = 420)]
     pool_mib: u64,
@@ -44,15 +43,6 @@ pub(crate) struct KvArgs {
     /// Tokens generated per stream.
     #[arg(short = 'n', long, default_value_t = 64)]
     output: usize,
-    /// Worker threads; 0: all that this process may use.
-    #[arg(short, long, default_value_t = 0, value_parser = threads())]
-    threads: usize,
-    /// stored, bf16, fp8, int8 or int4.
-    #[arg(long, default_value = "int8")]
-    prefill_weights: StageRecipe,
-    /// stored, bf16, fp8, int8 or int4.
-    #[arg(long, default_value = "int4")]
-    decode_weights: StageRecipe,
     /// Measured repeats of each test.
     #[arg(short, long, default_value_t = 3)]
     repeats: usize,
@@ -142,16 +132,16 @@ fn open(path: &Path) -> Result<File> {
 }
 
 fn start(args: &KvArgs, kv: KvFormat) -> Result<BenchLane, Failure> {
-    let precision = Precision {
-        prefill: StagePrecision { recipe: args.prefill_weights, kv: KvFormat::Bf16 },
-        decode: StagePrecision { recipe: args.decode_weights, kv },
-    };
+    let precision = args.weights.precision(kv);
     let (batches, depths) = (args.batch.clone(), vec![args.depth]);
     let wanted = Wanted { prompts: Vec::new(), batches, depths, output: args.output, chunk: args.depth, kept: 0 };
     let (pool_bytes, profile) = (Some(args.pool_mib * MIB), Profiling::Off);
     let tags = vec![if TAGS_BUILT { TagChecks::On } else { TagChecks::Off }];
-    let (threads, prompts, tenants) = (args.threads, Prompts::Fresh, 1);
-    BenchLane::start(&args.model, &LaneOptions { precision, threads, wanted, tags, profile, pool_bytes, prompts, tenants })
+    let (threads, prompts, tenants) = (args.weights.threads, Prompts::Fresh, 1);
+    BenchLane::start(
+        &args.weights.model,
+        &LaneOptions { precision, threads, wanted, tags, profile, pool_bytes, prompts, tenants },
+    )
 }
 
 fn measure(args: &KvArgs, lanes: &[BenchLane; 2], capacities: &[Capacity; 2], streams: usize) -> Result<Row> {

@@ -1,5 +1,6 @@
 //! `millrace bench ..`: measurements that anyone can repeat. Knows how to measure, not how anything works.
 
+mod drawn;
 mod engine;
 mod handoff;
 mod kv;

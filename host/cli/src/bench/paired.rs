@@ -7,6 +7,7 @@
 
 use serde_json::{Value, json};
 
+use super::drawn::Drawn;
 use super::spread::Spread;
 
 const DRAWS: usize = 10_000;
@@ -30,9 +31,9 @@ impl Interval {
         if values.is_empty() {
             return Self { median, low: median, high: median };
         }
-        let mut random = Random(SEED);
+        let mut drawn = Drawn::new(SEED);
         let mut medians: Vec<f64> =
-            (0..DRAWS).map(|_| Spread::new(values.iter().map(|_| random.one_of(values)).collect()).median()).collect();
+            (0..DRAWS).map(|_| Spread::new(values.iter().map(|_| one_of(&mut drawn, values)).collect()).median()).collect();
         medians.sort_by(f64::total_cmp);
         Self { median, low: medians[DRAWS / 40 - 1], high: medians[DRAWS - DRAWS / 40 - 1] }
     }
@@ -64,18 +65,9 @@ fn grown(base: &[f64], with: &[f64]) -> impl Iterator<Item = f64> {
     rounds.map(|(base, with)| 100.0 * (with - base) / base)
 }
 
-/// Splitmix64: small, and the same on every machine.
-struct Random(u64);
-
-impl Random {
-    fn one_of(&mut self, values: &[f64]) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^= z >> 31;
-        values[((u128::from(z) * values.len() as u128) >> 64) as usize]
-    }
+/// One of `values`, each as likely as any other.
+fn one_of(drawn: &mut Drawn, values: &[f64]) -> f64 {
+    values[((u128::from(drawn.next()) * values.len() as u128) >> 64) as usize]
 }
 
 #[cfg(test)]

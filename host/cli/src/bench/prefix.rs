@@ -138,11 +138,11 @@ fn start(args: &PrefixArgs) -> Result<BenchLane, Failure> {
         chunk: args.chunk,
         kept: CASES.len(),
     };
-    let (precision, threads) = (args.stages.precision(), args.stages.threads);
+    let (precision, threads) = (args.stages.precision(), args.stages.weights.threads);
     let tags = vec![if TAGS_BUILT { TagChecks::On } else { TagChecks::Off }];
     let (profile, pool_bytes, prompts) = (Profiling::Off, None, Prompts::Kept);
     let options = LaneOptions { precision, threads, wanted, tags, profile, pool_bytes, prompts, tenants: TENANTS };
-    BenchLane::start(&args.stages.model, &options).map_err(|failure| match failure {
+    BenchLane::start(&args.stages.weights.model, &options).map_err(|failure| match failure {
         Failure::Usage(why) => Failure::Usage(format!("-p {} -e {}, prompts of {prompt} tokens: {why}", args.prefix, args.end)),
         failed => failed,
     })

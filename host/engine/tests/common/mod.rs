@@ -243,15 +243,7 @@ impl Rig {
             deadline_us: None,
             prompt: prompt.into(),
             scope,
-            sampling: SamplingParams {
-                temperature: 0.0,
-                top_p: 1.0,
-                top_k: 0,
-                min_p: 0.0,
-                seed: 0,
-                max_tokens: output,
-                stop_tokens: Vec::new(),
-            },
+            sampling: SamplingParams::greedy(output, Vec::new()),
             events: Box::new(Sink(sender)),
         })?;
         Ok(Stream { seq: SeqId(seq), events, cached_tokens: std::cell::Cell::new(None) })

@@ -273,15 +273,7 @@ impl Pair {
 
 fn job(seq: SeqId, prompt: &[u32], output: u32) -> (Job, Receiver<Told>) {
     let (sender, events) = channel();
-    let sampling = SamplingParams {
-        temperature: 0.0,
-        top_p: 1.0,
-        top_k: 0,
-        min_p: 0.0,
-        seed: 0,
-        max_tokens: output,
-        stop_tokens: Vec::new(),
-    };
+    let sampling = SamplingParams::greedy(output, Vec::new());
     let job = Job {
         seq,
         request: RequestId(seq.0),

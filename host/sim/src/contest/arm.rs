@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use millrace_core::{Clock, LaneId, PoolId, RequestId, SeqId, TenantId};
+use millrace_core::{Clock, LaneId, PoolId, RequestId, SamplingParams, SeqId, TenantId};
 use millrace_engine::{Event, EventSink, Job, SteppedEngine};
 use millrace_kv::PrefixScope;
 
@@ -18,7 +18,6 @@ use crate::device::machine::Reader;
 use crate::lab::{Lab, POOLS};
 use crate::policy::{Mood, PolicyChoice, slot};
 use crate::rng::Rng;
-use crate::solo::greedy;
 use crate::workload::TENANTS;
 
 const MEASURED_TENANT: usize = 0;
@@ -177,7 +176,7 @@ impl Running<'_> {
                     deadline_us: None,
                     prompt: asked.prompt.clone(),
                     scope: Some(PrefixScope([tenant as u8 + 1; 32])),
-                    sampling: greedy(output, Vec::new()),
+                    sampling: SamplingParams::greedy(output, Vec::new()),
                     events: Box::new(Sink(seq, self.mailbox.clone(), self.clock.clone())),
                 };
                 let answer = alone(&asked.prompt, output);

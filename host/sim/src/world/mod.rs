@@ -16,7 +16,7 @@ mod scene;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use millrace_core::{PoolId, SeqId, TenantId};
+use millrace_core::{PoolId, SamplingParams, SeqId, TenantId};
 use millrace_kv::PageId;
 use millrace_ops::Ticket;
 
@@ -28,7 +28,6 @@ use crate::lab::{Lab, POOLS, Shape};
 use crate::policy::{Policies, SharedMood};
 use crate::processes::{Counted, Processes, Wanted};
 use crate::rng::Rng;
-use crate::solo::greedy;
 use crate::trace::{Note, Trace};
 use crate::workload::Request;
 use crate::{FaultKind, GuardOff, SimError, Tally};
@@ -231,7 +230,7 @@ impl World<'_> {
             deadline_us: request.deadline_in_us.map(|within| now_us + within),
             prompt: request.prompt.clone(),
             scope: request.scope,
-            sampling: greedy(request.max_output, request.stop_tokens.clone()),
+            sampling: SamplingParams::greedy(request.max_output, request.stop_tokens.clone()),
         }
     }
 

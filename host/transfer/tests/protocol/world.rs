@@ -451,7 +451,7 @@ impl World {
     }
 
     /// Sequences that the sender knows to have ended so.
-    pub(crate) fn ended(&self, so: impl Fn(&Outcome) -> bool) -> usize {
+    pub(crate) fn known_ends(&self, so: impl Fn(&Outcome) -> bool) -> usize {
         self.sequences.iter().filter(|sequence| matches!(&sequence.stage, Stage::Over(how) if so(how))).count()
     }
 

@@ -9,20 +9,20 @@
 mod figures;
 mod tcp;
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use millrace_core::{KvFormat, Precision, StagePrecision, StageRecipe};
+use millrace_core::KvFormat;
 use millrace_engine::{Event, TagChecks};
 use serde_json::json;
 
 use self::figures::{Figures, HEADER};
 use self::tcp::TcpLane;
 use super::lane::{BenchLane, LaneOptions, Profiling, Prompts};
+use super::parse_kv;
 use super::room::Wanted;
-use super::{parse_kv, threads};
+use super::stages::WeightArgs;
 use crate::Failure;
 use crate::output::say;
 
@@ -32,24 +32,14 @@ const PATIENCE: Duration = Duration::from_secs(600);
 
 #[derive(Args)]
 pub(crate) struct HandoffArgs {
-    /// GGUF file or hub directory.
-    #[arg(short, long, value_name = "PATH")]
-    model: PathBuf,
+    #[command(flatten)]
+    weights: WeightArgs,
     /// Prompt lengths.
     #[arg(short, long, value_delimiter = ',', default_value = "128,1500")]
     prompt: Vec<usize>,
     /// KV formats of decode, which are those of the wire (prefill keeps bf16; f32 with f32).
     #[arg(long, value_delimiter = ',', default_value = "bf16,fp8", value_parser = parse_kv)]
     kv: Vec<KvFormat>,
-    /// Worker threads; 0: all that this process may use.
-    #[arg(short, long, default_value_t = 0, value_parser = threads())]
-    threads: usize,
-    /// stored, bf16, fp8, int8 or int4.
-    #[arg(long, default_value = "int8")]
-    prefill_weights: StageRecipe,
-    /// stored, bf16, fp8, int8 or int4.
-    #[arg(long, default_value = "int4")]
-    decode_weights: StageRecipe,
     /// Tokens of a prefill chunk.
     #[arg(long, default_value_t = 512)]
     chunk: usize,
@@ -83,7 +73,7 @@ pub(crate) fn run(args: &HandoffArgs) -> Result<(), Failure> {
     let mut all = Vec::new();
     for &kv in &args.kv {
         let options = options(args, kv);
-        let (within, apart) = (BenchLane::start(&args.model, &options)?, TcpLane::start(&args.model, &options)?);
+        let (within, apart) = (BenchLane::start(&args.weights.model, &options)?, TcpLane::start(&args.weights.model, &options)?);
         if !args.json {
             say!("{}\n{HEADER}", within.description());
         }
@@ -123,16 +113,12 @@ fn check(args: &HandoffArgs) -> Result<(), String> {
 }
 
 fn options(args: &HandoffArgs, kv: KvFormat) -> LaneOptions {
-    let prefill_kv = if kv == KvFormat::F32 { KvFormat::F32 } else { KvFormat::Bf16 };
-    let precision = Precision {
-        prefill: StagePrecision { recipe: args.prefill_weights, kv: prefill_kv },
-        decode: StagePrecision { recipe: args.decode_weights, kv },
-    };
+    let precision = args.weights.precision(kv);
     let (prompts, chunk) = (args.prompt.clone(), args.chunk);
     let wanted = Wanted { prompts, batches: vec![1], depths: vec![1], output: OUTPUT, chunk, kept: 0 };
     LaneOptions {
         precision,
-        threads: args.threads,
+        threads: args.weights.threads,
         wanted,
         tags: vec![TagChecks::On],
         profile: Profiling::Off,

@@ -301,5 +301,5 @@ impl Drop for BenchLane {
 
 pub(super) fn greedy(output: usize) -> SamplingParams {
     let max_tokens = u32::try_from(output).unwrap_or(u32::MAX);
-    SamplingParams { temperature: 0.0, top_p: 1.0, top_k: 0, min_p: 0.0, seed: 0, max_tokens, stop_tokens: Vec::new() }
+    SamplingParams::greedy(max_tokens, Vec::new())
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::super::drawn;
 use super::super::room::PAGE_TOKENS;
 
 /// The ordinary tokens of a vocabulary of so many.
@@ -11,7 +12,7 @@ pub(in super::super) struct Ids(pub(in super::super) usize);
 impl Ids {
     fn id(self, text: u64, position: u64) -> u32 {
         let vocab = self.0 as u64;
-        let drawn = splitmix(splitmix(text) ^ position);
+        let drawn = drawn::from(drawn::from(text) ^ position);
         ((1000 + drawn % (vocab / 2).max(1)) % vocab.max(1)) as u32
     }
 
@@ -23,7 +24,7 @@ impl Ids {
     /// The first `shared` tokens of `text`, and behind them `own` tokens that belong to `ask` alone.
     pub(in super::super) fn continued(self, text: u64, shared: usize, (ask, own): (u64, usize)) -> Arc<[u32]> {
         let begin = (0..shared as u64).map(|position| self.id(text, position));
-        let own = (0..own as u64).map(|position| self.id(splitmix(text) ^ (ask + 1), shared as u64 + position));
+        let own = (0..own as u64).map(|position| self.id(drawn::from(text) ^ (ask + 1), shared as u64 + position));
         begin.chain(own).collect()
     }
 
@@ -32,14 +33,6 @@ impl Ids {
         let own = tokens.min(PAGE_TOKENS);
         self.continued(0, tokens - own, (stream, own))
     }
-}
-
-/// A number that follows from `at` and looks drawn.
-fn splitmix(at: u64) -> u64 {
-    let mut z = at.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

@@ -125,8 +125,8 @@ mod tests {
     use std::time::Duration;
 
     use super::super::failure::{Failed, Kind, Tally};
-    use super::super::prompts::Random;
     use super::*;
+    use crate::bench::drawn::Drawn;
 
     /// By the definition, without ranks.
     fn naive(percent: usize, values: &[f64]) -> f64 {
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn percentiles_are_those_of_the_definition() {
-        let mut random = Random::new(3);
+        let mut random = Drawn::new(3);
         for count in (1..130).chain([200, 1_000]) {
             let values: Vec<f64> = (0..count).map(|_| random.below(50) as f64).collect();
             let found = Percentiles::of(values.clone()).unwrap();

@@ -1,6 +1,8 @@
 //! Prompts: common words in random order, different from the very first word, so that no cache of prefixes helps. Knows words, not
 //! tokens; how many words make a prompt of the wanted length is `calibration`'s.
 
+use crate::bench::drawn::Drawn;
+
 /// Short and common, so that most vocabularies have one token for each.
 const WORDS: [&str; 128] = [
     "time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school", "state", "family",
@@ -33,8 +35,8 @@ impl Prompts {
 
     /// The prompt of one request: `words` words, at least one. No two indices share their first word.
     pub(super) fn prompt(&self, index: u32, words: usize) -> String {
-        let mut random = Random::new(self.seed ^ (u64::from(index) << 32));
-        let mut text = name(scatter(index ^ Random::new(self.seed).next() as u32));
+        let mut random = Drawn::new(self.seed ^ (u64::from(index) << 32));
+        let mut text = name(scatter(index ^ Drawn::new(self.seed).next() as u32));
         for _ in 1..words {
             text.push(' ');
             text.push_str(WORDS[random.below(WORDS.len())]);
@@ -63,29 +65,6 @@ fn name(number: u32) -> String {
         text.push(char::from(VOWELS[(bits >> 4) & 3]));
     }
     text
-}
-
-/// SplitMix64: seeded, the same everywhere, good enough for words.
-#[derive(Debug, Clone)]
-pub(super) struct Random(u64);
-
-impl Random {
-    pub(super) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
-    }
-
-    /// Below `end`, which is not 0.
-    pub(super) fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
 }
 
 #[cfg(test)]

@@ -120,8 +120,8 @@ impl Events {
 
 #[cfg(test)]
 mod tests {
-    use super::super::prompts::Random;
     use super::*;
+    use crate::bench::drawn::Drawn;
 
     type Owned = (Vec<u8>, Vec<u8>);
 
@@ -181,7 +181,7 @@ mod tests {
             "\u{feff}",
             "\u{2028}é: data: y",
         ];
-        let mut random = Random::new(7);
+        let mut random = Drawn::new(7);
         let (mut events, mut cuts_in_crlf) = (0, 0);
         for _ in 0..4_000 {
             let count = random.below(24);

@@ -37,14 +37,14 @@ impl Baseline {
     pub(super) fn start(path: &Path, args: &TagsArgs) -> Result<Self, Failure> {
         let name = path.display().to_string();
         let numbers = |numbers: &[usize]| numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
-        let stages = &args.stages;
+        let (weights, kv) = (&args.stages.weights, args.stages.kv);
         let mut child = Command::new(path)
             .args(["bench", "tags", "--worker", "-m"])
-            .arg(&stages.model)
+            .arg(&weights.model)
             .args(["-b", &numbers(&args.batch), "-d", &numbers(&args.context), "-n", &args.output.to_string()])
-            .args(["-t", &stages.threads.to_string(), "--kv", &stages.kv.to_string()])
-            .args(["--prefill-weights", &stages.prefill_weights.to_string()])
-            .args(["--decode-weights", &stages.decode_weights.to_string()])
+            .args(["-t", &weights.threads.to_string(), "--kv", &kv.to_string()])
+            .args(["--prefill-weights", &weights.prefill_weights.to_string()])
+            .args(["--decode-weights", &weights.decode_weights.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

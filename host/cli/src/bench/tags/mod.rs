@@ -124,7 +124,10 @@ fn start(args: &TagsArgs, tags: Vec<TagChecks>) -> Result<BenchLane, Failure> {
         chunk: CHUNK.min(longest),
         kept: 1,
     };
-    let (precision, threads) = (args.stages.precision(), args.stages.threads);
+    let (precision, threads) = (args.stages.precision(), args.stages.weights.threads);
     let (profile, pool_bytes, prompts, tenants) = (Profiling::Off, None, Prompts::Kept, 1);
-    BenchLane::start(&args.stages.model, &LaneOptions { precision, threads, wanted, tags, profile, pool_bytes, prompts, tenants })
+    BenchLane::start(
+        &args.stages.weights.model,
+        &LaneOptions { precision, threads, wanted, tags, profile, pool_bytes, prompts, tenants },
+    )
 }

@@ -20,8 +20,7 @@ impl EventSink for Sink {
 }
 
 pub(super) fn submission() -> Submission {
-    let sampling =
-        SamplingParams { temperature: 0.0, top_p: 1.0, top_k: 0, min_p: 0.0, seed: 0, max_tokens: 9, stop_tokens: vec![] };
+    let sampling = SamplingParams::greedy(9, Vec::new());
     Submission {
         seq: SEQ,
         request: RequestId(5),

@@ -1,24 +1,10 @@
 //! Numbers at the end of their range, as only a peer that means harm or is broken would say them.
 
 use millrace_transfer::{
-    Accepts, End, Heard, Hello, Incarnation, PROTOCOL, Receiver, ReceiverAction, Stamped, Terms, ToDecode, ToPrefill, TransferId,
-    Window,
+    Accepts, End, Heard, Hello, Incarnation, Receiver, ReceiverAction, Stamped, ToDecode, ToPrefill, TransferId, Window,
 };
 
-fn terms() -> Terms {
-    let word = |text: &str| text.to_owned();
-    Terms {
-        protocol: PROTOCOL,
-        lane: word("l"),
-        model: word("m"),
-        weights: word("w"),
-        shape: word("s"),
-        format: word("f"),
-        scales: word("n"),
-        page_tokens: 1,
-        page_bytes: 1,
-    }
-}
+use crate::world::terms;
 
 /// The last transfer that has a number is refused and forgotten like any other.
 #[test]
