@@ -1,5 +1,5 @@
 ;; world: schedule-policy
-;; Counts to twenty million, some 20 ms, before it runs the rows in order, in every step but step 0.
+;; Counts to five hundred million, some 500 ms, before it runs the rows in order, in every step but step 0.
 (module
   ;; {lifecycle}
   ;; {in-order}
@@ -14,5 +14,5 @@
           (local.set $count (i32.add (local.get $count) (i32.const 1)))
           ;; Stored, so that the loop cannot be left out.
           (i32.store (i32.const 512) (local.get $count))
-          (br_if $again (i32.lt_u (local.get $count) (i32.const 20000000))))))
+          (br_if $again (i32.lt_u (local.get $count) (i32.const 500000000))))))
     (call $in_order (local.get $stage) (local.get $tokens) (local.get $sequences) (local.get $rows))))
