@@ -40,6 +40,27 @@ fn a_bad_configuration_exits_with_2_and_lists_every_error() {
     assert_eq!(millrace(&["brew"]).status.code(), Some(2));
 }
 
+/// A built-in policy is in the binary, so that what `serve` would refuse is known here.
+#[test]
+fn tables_of_built_in_policies_are_tried() {
+    let quickstart = std::fs::read_to_string(repository("examples/quickstart.toml")).expect("text");
+    let check = |policies: &str| {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        std::fs::write(file.path(), format!("{quickstart}\n{policies}\n")).expect("written");
+        millrace(&["check", "-c", file.path().to_str().expect("UTF-8")])
+    };
+    let output = check("[policy.schedule]\ncomponent = \"builtin:fair\"\nconfig = { nope = 1 }");
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+    assert!(text(&output).contains("[policy.schedule], `fair`") && text(&output).contains("nope"), "{}", text(&output));
+    let output = check("[policy.precision]\nconfig = { long_context = 1 }\n[policy.route]\nmemory_mib = 1");
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+    for part in ["[policy.precision], ", "long_context", "[policy.route], ", "memory"] {
+        assert!(text(&output).contains(part), "{part} in {}", text(&output));
+    }
+    let output = check("[policy.precision]\nconfig = { long_context_tokens = 100 }");
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+}
+
 #[test]
 fn eval_reproduces_the_logits_and_tokens_of_transformers() {
     let model = repository("host/model/tests/data/llama-bf16");

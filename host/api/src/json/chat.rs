@@ -47,7 +47,7 @@ fn parse_message(raw: &str, index: usize) -> Result<ChatMessage, ApiError> {
             let path = fields.path("role");
             return Err(ApiError::unsupported(&path, format!("`{path}`: tools are not supported yet.")));
         }
-        _ => return Err(fields.error("role", "must be system, developer, user, assistant, tool or function")),
+        _ => return Err(fields.error("role", "must be system, developer, user or assistant")),
     };
     let name = fields.string("name", MAX_NAME_BYTES)?;
     Ok(ChatMessage { role, name, content: parse_content(&fields)? })

@@ -48,7 +48,7 @@ impl<'a> Fields<'a> {
                 let fields = Self { at, entries: Vec::new() };
                 Err(fields.error(name, "appears twice; send it once"))
             }
-            (Err(error), _) if at.is_empty() => Err(ApiError::bad_request(body_fault(&error))),
+            (Err(error), _) if at.is_empty() => Err(ApiError::bad_request(body_fault(text, &error))),
             (Err(_), _) => Err(ApiError::field(at.clone(), format!("`{at}` must be a JSON object"))),
         }
     }
@@ -179,7 +179,10 @@ fn wrong_kind(must: &str, raw: &str) -> String {
     }
 }
 
-fn body_fault(error: &serde_json::Error) -> String {
+fn body_fault(body: &str, error: &serde_json::Error) -> String {
+    if body.trim_ascii().is_empty() {
+        return "The request body is empty: send a JSON object.".to_owned();
+    }
     if error.is_data() {
         return "The request body must be a JSON object.".to_owned();
     }

@@ -34,6 +34,9 @@ fn bodies_that_are_no_object_are_refused() {
     for body in bodies {
         assert_refused(chat(body), None, &body.chars().take(20).collect::<String>());
     }
+    for body in ["", " \n"] {
+        assert_eq!(chat(body).unwrap_err().message, "The request body is empty: send a JSON object.");
+    }
     assert_refused(chat("{}"), Some("messages"), "{}");
     assert_refused(completion("{}"), Some("prompt"), "{}");
     assert_refused(chat(r#""my secret prompt""#), None, "a string");

@@ -70,7 +70,7 @@ pub(super) fn options(kind: PolicyKind, config: Option<&Path>) -> Result<PolicyO
     Ok(PolicyOptions { config_json: table.to_string(), ..millrace_node::default_policy_options(kind) })
 }
 
-pub(super) fn engine(options: &PolicyOptions) -> Result<PolicyEngine> {
+pub(crate) fn engine(options: &PolicyOptions) -> Result<PolicyEngine> {
     let mut engine = EngineOptions::new(Arc::new(Monotonic::new()));
     engine.max_memory_bytes = engine.max_memory_bytes.max(options.limits.memory_bytes);
     PolicyEngine::new(engine).context("cannot start the Wasm engine")

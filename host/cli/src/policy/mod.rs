@@ -15,6 +15,8 @@ use millrace_policy_wasm::PolicyKind;
 
 use crate::Failure;
 
+pub(crate) use check::engine;
+
 #[derive(Subcommand)]
 pub(crate) enum Policy {
     /// A project that builds at once, away from the repository: contract, SDK, a policy to change and its script.

@@ -98,7 +98,7 @@ fn read_header(cursor: &mut Cursor<'_>) -> Result<(u32, usize, usize), Checkpoin
                 "convert the model again with a current tool",
             ));
         }
-        v if v.swap_bytes() <= 3 => {
+        v if (1..=3).contains(&v.swap_bytes()) => {
             return Err(CheckpointError::unsupported(cursor.path(), "big-endian GGUF", "use the little-endian file"));
         }
         v => return Err(cursor.damaged("GGUF version", version_at, format!("{v} does not exist"))),

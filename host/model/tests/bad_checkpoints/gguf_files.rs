@@ -38,6 +38,7 @@ fn headers_and_metadata() {
         bytes("another magic number", &["does not begin with `GGUF`"], || b"GGU".to_vec()),
         changed("version 1", &["version 1", "convert"], |f| f.version = 1),
         changed("version 4", &["GGUF version at byte 4: 4 does not exist"], |f| f.version = 4),
+        changed("version 0", &["GGUF version at byte 4: 0 does not exist"], |f| f.version = 0),
         changed("the other byte order", &["big-endian"], |f| f.version = 3 << 24),
         changed("2^64 pairs", &["count of metadata pairs at byte 16: "], |f| f.pair_count = u64::MAX),
         changed("more pairs than there are", &["the file is damaged"], |f| f.pair_count = 1 << 16),
