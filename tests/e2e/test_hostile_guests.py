@@ -1,6 +1,7 @@
 """Every guest of tests/guests under live traffic: no request fails, log and metric name the reason, and memory comes back."""
 
 import contextlib
+import signal
 import subprocess
 import threading
 
@@ -27,6 +28,8 @@ FAULTS = {
     "flaky-schedule": ("trap", "timeout"),
     "range-precision": ("invalid",),
     "long-route": ("invalid",),
+    # Held as long as may be, then once more.
+    "hold-route": ("invalid",),
 }
 # In service: what becomes of what it is told beside its decisions.
 BESIDE = {"trap-feedback-schedule": "trap", "loop-feedback-schedule": "timeout"}
@@ -179,6 +182,7 @@ def test_whatever_is_uploaded_requests_go_on(start):
     limits = "init_deadline_ms = 200\ndeadline_us = 20000\nmax_component_mib"
     sizes = {"route": 2, "schedule": 1, "precision": 1}
     limits = "".join(f"[policy.{kind}]\n{limits} = {mib}\n" for kind, mib in sizes.items())
+    limits = limits.replace("[policy.route]\n", "[policy.route]\nmax_held_ms = 300\n")
     server = start(pages=64, extra=limits)
     with traffic(server) as statuses:
         server.wait_for(lambda: len(statuses) >= 100, patience_s=60)
@@ -216,3 +220,17 @@ def test_what_is_named_in_the_configuration_and_refused_is_told_before_anything_
     assert done.returncode != 0 and REFUSED[name] in done.stderr + done.stdout, done.stderr
     checked = millrace("policy", "check", component, "-c", config)
     assert checked.returncode != 0 and REFUSED[name] in checked.stderr, checked.stderr
+
+
+def test_what_a_route_holds_is_told_when_the_server_goes(start):
+    """It is in no engine, whose end would end it."""
+    server = start(server="drain_timeout_ms = 500")
+    put(server, "hold-route")
+    answers = []
+    reader = threading.Thread(target=lambda: answers.append(server.complete("held", max_tokens=1)))
+    reader.start()
+    server.wait_for(lambda: server.metric("vllm:num_requests_waiting") >= 1)
+    server.process.send_signal(signal.SIGTERM)
+    reader.join(20)
+    assert [(answer.status, answer.json["error"]["code"]) for answer in answers] == [(503, "server_draining")]
+    assert server.process.wait(20) == 0

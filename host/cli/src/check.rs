@@ -31,8 +31,8 @@ pub(crate) fn load(path: &Path) -> Result<Config, Failure> {
 }
 
 /// Built-in policies about which the file says anything are loaded as `serve` would load them. Others are known to be fine, and
-/// compiling them takes a while.
-fn try_builtins(config: &Config, path: &Path) -> Result<(), Failure> {
+/// compiling them takes a while. All that is wrong with them at once.
+pub(crate) fn try_builtins(config: &Config, path: &Path) -> Result<(), Failure> {
     let by_default = millrace_config::default_policies();
     let specs: [(PolicyKind, &PolicySpec, &PolicySpec); 3] = [
         (PolicyKind::Precision, &config.policies.precision, &by_default.precision),

@@ -75,6 +75,11 @@ pub(crate) fn run(args: &QuantizeArgs) -> Result<(), Failure> {
     let result = quantize(&args.source, &args.destination, &options, &mut |progress| line.show(progress));
     line.clear();
     let report = result.map_err(|error| match error {
+        QuantizeError::Option { option: "shard size", allowed, .. } => {
+            Failure::Usage(format!("--shard-mib {}: {allowed}", args.shard_mib))
+        }
+        // The destination has no option.
+        QuantizeError::Option { option: "destination", .. } => Failure::Usage(error.to_string()),
         QuantizeError::Keep { .. } | QuantizeError::Option { .. } => Failure::Usage(format!("--{error}")),
         QuantizeError::Place { .. } | QuantizeError::ReportFile { .. } => Failure::Usage(error.to_string()),
         other => other.into(),

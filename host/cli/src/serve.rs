@@ -29,6 +29,7 @@ pub(crate) struct ServeArgs {
 
 pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let config = check::load(&args.config)?;
+    check::try_builtins(&config, &args.config)?;
     start_log(&config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(runtime_threads())
@@ -70,7 +71,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     api.serve(node.clone());
     announce(&node);
     signals.wait().await;
-    tell!("shutting down: requests that run have up to {} s", drain_timeout.as_secs());
+    tell!("shutting down: requests that run have up to {} ms", drain_timeout.as_millis());
     drain(running, drain_timeout, signals).await;
     Ok(())
 }

@@ -40,15 +40,19 @@ fn a_bad_configuration_exits_with_2_and_lists_every_error() {
     assert_eq!(millrace(&["brew"]).status.code(), Some(2));
 }
 
-/// A built-in policy is in the binary, so that what `serve` would refuse is known here.
+/// A built-in policy is in the binary, so that `check` knows what `serve` would refuse, and `serve` refuses it before it binds a port.
 #[test]
 fn tables_of_built_in_policies_are_tried() {
     let quickstart = std::fs::read_to_string(repository("examples/quickstart.toml")).expect("text");
-    let check = |policies: &str| {
+    let run = |command: &str, policies: &str| {
         let file = tempfile::NamedTempFile::new().expect("a temporary file");
         std::fs::write(file.path(), format!("{quickstart}\n{policies}\n")).expect("written");
-        millrace(&["check", "-c", file.path().to_str().expect("UTF-8")])
+        millrace(&[command, "-c", file.path().to_str().expect("UTF-8")])
     };
+    let check = |policies: &str| run("check", policies);
+    let output = run("serve", "[policy.schedule]\nconfig = { nope = 1 }");
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+    assert!(text(&output).contains("nope") && !text(&output).contains("listening"), "{}", text(&output));
     let output = check("[policy.schedule]\ncomponent = \"builtin:fair\"\nconfig = { nope = 1 }");
     assert_eq!(output.status.code(), Some(2), "{}", text(&output));
     assert!(text(&output).contains("[policy.schedule], `fair`") && text(&output).contains("nope"), "{}", text(&output));

@@ -106,8 +106,25 @@ fn logits_do_not_replace_their_input() {
     std::fs::write(&ids, "[1, 2, 3]").expect("a file");
     let output = logits(&ids, &ids);
     assert_eq!(output.status.code(), Some(2), "{}", message(&output));
-    assert!(message(&output).contains("is the file of --ids"), "{}", message(&output));
+    assert!(message(&output).contains("is read by --ids"), "{}", message(&output));
     assert_eq!(std::fs::read_to_string(&ids).expect("still there"), "[1, 2, 3]");
+    // Nor their model, by another name of one of its files.
+    let model = directory.path().join("model");
+    std::fs::create_dir(&model).expect("a directory");
+    for entry in std::fs::read_dir(fixture("llama-bf16")).expect("the fixture") {
+        let file = entry.expect("a file").path();
+        std::fs::copy(&file, model.join(file.file_name().expect("a name"))).expect("copied");
+    }
+    let (weights, link) = (model.join("model.safetensors"), directory.path().join("link"));
+    std::os::unix::fs::symlink(&weights, &link).expect("a link");
+    let before = std::fs::read(&weights).expect("weights");
+    for out in [&weights, &link] {
+        let args = ["eval", "logits", "--model", utf8(&model), "--ids", utf8(&ids), "--out", utf8(out)];
+        let output = millrace(&args).output().expect("it runs");
+        assert_eq!(output.status.code(), Some(2), "{}", message(&output));
+        assert!(message(&output).contains("is read by --model"), "{}", message(&output));
+        assert!(std::fs::read(&weights).expect("still there") == before);
+    }
 }
 
 #[test]

@@ -181,6 +181,8 @@ pub struct Policies {
     pub route: PolicySpec,
     pub schedule: PolicySpec,
     pub precision: PolicySpec,
+    /// How long the route may hold one request, all holds together.
+    pub max_held_ms: u64,
     /// `None`: nothing is recorded.
     pub record: Option<PolicyRecord>,
 }

@@ -73,9 +73,9 @@ impl Parts {
     pub(crate) fn spawn(self) -> Generation {
         let (out, events) = mpsc::channel(EVENTS_AHEAD);
         let started = self.started.clone();
-        let stops = StopStrings::new(self.stop.clone());
+        let stops = StopStrings::new(self.stop);
         let usage = TokenUsage { prompt_tokens: started.prompt_tokens, ..TokenUsage::default() };
-        let text = Text { detokenizer: self.detokenizer, stops, wanted: self.stop };
+        let text = Text { detokenizer: self.detokenizer, stops };
         let task = Task {
             seq: self.seq,
             engine: self.engine,
@@ -97,8 +97,6 @@ impl Parts {
 struct Text {
     detokenizer: Detokenizer,
     stops: StopStrings,
-    /// To name the one that matched.
-    wanted: Vec<String>,
 }
 
 /// What waits for the reader.
@@ -242,10 +240,7 @@ impl Task {
     /// A stop string was found: nothing after it is wanted.
     fn stopped(&mut self) {
         self.watch.stop_string();
-        let matched = match self.text.wanted.as_slice() {
-            [only] => Some(only.clone()),
-            _ => None,
-        };
+        let matched = self.text.stops.matched().map(str::to_owned);
         self.finish(FinishReason::Stop, matched);
     }
 

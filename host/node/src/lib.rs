@@ -19,6 +19,7 @@ mod error;
 mod fault_log;
 mod fleet;
 mod generation;
+mod held;
 mod ids;
 mod lanes;
 mod metrics;

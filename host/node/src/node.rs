@@ -10,6 +10,8 @@ use millrace_config::Limits;
 use millrace_core::{Clock, PoolId};
 use millrace_tokenize::{ChatTemplate, Tokenizer};
 
+use tokio::sync::watch;
+
 use crate::admission::Admission;
 use crate::engine_process::HEARTBEAT_GRACE_US;
 use crate::engines::Engines;
@@ -55,6 +57,10 @@ pub(crate) struct Inner {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) ids: crate::ids::Ids,
     pub(crate) draining: AtomicBool,
+    /// How long the route policy may hold a request.
+    pub(crate) max_held: Duration,
+    /// Told to requests that are in no engine yet.
+    pub(crate) stop: watch::Sender<bool>,
 }
 
 /// The served model as clients see it.
@@ -142,6 +148,7 @@ impl Node {
     /// Ends the engine; requests that still run fail.
     pub fn stop(&self) {
         self.drain();
+        self.inner.stop.send_replace(true);
         self.inner.engine.stop();
     }
 

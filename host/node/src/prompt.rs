@@ -61,7 +61,11 @@ impl Inner {
             }
         };
         if ids.is_empty() {
-            return Err(RequestError::Field { param, message: format!("`{param}` is empty: there is nothing to go on from.") });
+            let message = match prompt {
+                Prompt::Chat(_) => "This model's chat template makes nothing of these messages; tell the operator.".to_owned(),
+                Prompt::Text(_) | Prompt::Tokens(_) => format!("`{param}` is empty: there is nothing to go on from."),
+            };
+            return Err(RequestError::Field { param, message });
         }
         self.check_prompt(ids.len(), completion)?;
         if let Some(limit) = self.limits.max_prompt_tokens.filter(|limit| ids.len() > *limit as usize) {

@@ -114,7 +114,9 @@ pub enum RequestError {
     Field { param: &'static str, message: String },
     #[error("The server has as many waiting requests as it takes. Try again in {retry_after_ms} ms.")]
     QueueFull { retry_after_ms: u64 },
-    #[error("This API key has as many requests at once as it may have ({limit}). Try again when one has ended.")]
+    #[error(
+        "This API key has as many waiting requests as it may have ({limit}). Try again when one of them has begun to answer."
+    )]
     TenantLimit { limit: u32, retry_after_ms: u64 },
     /// No lane that may serve it is in service: its engine failed, or is being started again.
     #[error("No engine that may serve this request is in service. Try again in {retry_after_ms} ms.")]

@@ -113,6 +113,8 @@ impl Node {
             clock,
             ids: Ids::default(),
             draining: AtomicBool::new(false),
+            max_held: Duration::from_millis(config.policies.max_held_ms),
+            stop: tokio::sync::watch::Sender::new(false),
         };
         let inner = Arc::new(inner);
         watch::start(watched, Arc::downgrade(&inner), |inner| &inner.policies);

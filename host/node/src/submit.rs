@@ -16,6 +16,7 @@ use crate::admission::{NoPlace, Place};
 use crate::engines::Engines;
 use crate::error::NotTaken;
 use crate::generation::{Generation, Parts, Wire};
+use crate::held::Held;
 use crate::ids::random_u64;
 use crate::lanes::Lane;
 use crate::metrics::{Metrics, Outcome};
@@ -76,6 +77,13 @@ impl Drop for Leaving<'_> {
     }
 }
 
+/// Whether the route policy may hold the request.
+#[derive(Clone, Copy)]
+enum Holds {
+    Taken,
+    Over,
+}
+
 enum NotPlaced {
     /// The route policy wants to be asked again after so many milliseconds.
     Hold(u32),
@@ -114,7 +122,11 @@ impl Node {
         let stop = request.stop.clone();
         let placed = timeout_at(deadline, self.inner.clone().prepare(request, &mut place));
         let late = || self.inner.busy("The request waited for a lane until its time was up.");
-        let (asked, mut placed) = placed.await.map_err(|_| late())??;
+        // A request that is in no engine yet, held by the route policy perhaps, is not ended by the engine's end.
+        let (asked, mut placed) = tokio::select! {
+            placed = placed => placed.map_err(|_| late())??,
+            () = self.inner.stopped() => return Err(RequestError::Draining),
+        };
         let started = placed.started(&asked);
         let tokens = placed.tokens.take().ok_or_else(|| RequestError::Internal("a job without a wire".to_owned()))?;
         let parts = Parts {
@@ -134,6 +146,15 @@ impl Node {
 }
 
 impl Inner {
+    /// Returns once the node is stopped.
+    async fn stopped(&self) {
+        let mut stop = self.stop.subscribe();
+        if stop.wait_for(|stopped| *stopped).await.is_err() {
+            // Nobody is left to stop it.
+            std::future::pending::<()>().await;
+        }
+    }
+
     fn enter(&self, tenant: TenantId) -> Result<Place, RequestError> {
         self.admission.enter(tenant).map_err(|no| match no {
             NoPlace::QueueFull => RequestError::QueueFull { retry_after_ms: self.retry_after_ms() },
@@ -165,12 +186,13 @@ impl Inner {
         let inner = self.clone();
         let asked = Arc::new(off_runtime(move || inner.ask(request)).await??);
         place.may_run().await;
+        let mut held = Held::new(self.max_held);
         loop {
-            let (inner, again) = (self.clone(), asked.clone());
-            match off_runtime(move || inner.place(&again)).await? {
+            let (inner, again, holds) = (self.clone(), asked.clone(), if held.is_over() { Holds::Over } else { Holds::Taken });
+            match off_runtime(move || inner.place(&again, holds)).await? {
                 Ok(placed) => return Ok((asked, placed)),
                 Err(NotPlaced::Refused(error)) => return Err(error),
-                Err(NotPlaced::Hold(ms)) => tokio::time::sleep(Duration::from_millis(u64::from(ms.max(1)))).await,
+                Err(NotPlaced::Hold(ms)) => held.wait(ms).await,
             }
         }
     }
@@ -214,7 +236,7 @@ impl Inner {
     }
 
     /// Asks both policies and hands the job to the engine.
-    fn place(&self, asked: &Asked) -> Result<Placed, NotPlaced> {
+    fn place(&self, asked: &Asked, holds: Holds) -> Result<Placed, NotPlaced> {
         let engine = self.engine.snapshot();
         let tenant = asked.tenant.0 as usize;
         let offer = self.lanes.offer(tenant, &engine);
@@ -234,7 +256,11 @@ impl Inner {
             if table.column(kind::ELIGIBLE).is_none_or(|lanes| !lanes.contains(&1)) {
                 continue;
             }
-            let route = self.policies.route().decide(now_us, &self.route_request(asked, now_us), &table, &tenants);
+            let (request, slot) = (self.route_request(asked, now_us), self.policies.route());
+            let route = match holds {
+                Holds::Taken => slot.decide(now_us, &request, &table, &tenants),
+                Holds::Over => slot.decide_at_last(now_us, &request, &table, &tenants),
+            };
             let forward = match route.value {
                 Decision::Forward(forward) => forward,
                 Decision::Hold(ms) => return Err(NotPlaced::Hold(ms)),

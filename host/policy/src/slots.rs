@@ -8,9 +8,9 @@ use crate::generation::Moment;
 use crate::slot::Slot;
 use crate::witness::Witness;
 use crate::{
-    Answer, Ask, BreakerSettings, Budget, Choice, Decision, FairSchedule, LeastLoadedRoute, Plan, PolicyInfo, PrecisionPolicy,
-    RolledBack, RouteLimits, RoutePolicy, RouteRequest, SchedulePolicy, SlotStatus, Table, TierPrecision, validate_choices,
-    validate_decision, validate_plan,
+    Answer, Ask, BreakerSettings, Budget, Choice, Decision, FairSchedule, InvalidAnswer, LeastLoadedRoute, Plan, PolicyInfo,
+    PrecisionPolicy, RolledBack, RouteLimits, RoutePolicy, RouteRequest, SchedulePolicy, SlotStatus, Table, TierPrecision,
+    validate_choices, validate_decision, validate_plan,
 };
 
 /// Sees what a route was asked and answered.
@@ -51,10 +51,28 @@ impl RouteSlot {
     /// A valid decision: `Forward` names at least one lane, eligible ones only, best first. Which lanes are eligible is said by
     /// the column `kind::ELIGIBLE`, or `kind::HEALTHY` without it, or all.
     pub fn decide(&self, now_us: u64, request: &RouteRequest, lanes: &Table, tenants: &Table) -> Answer<Decision> {
+        self.decide_by(now_us, request, (lanes, tenants), |decision| validate_decision(decision, lanes, &self.limits))
+    }
+
+    /// The same about a request that was held as long as may be: another hold is an invalid answer, and the fallback decides.
+    pub fn decide_at_last(&self, now_us: u64, request: &RouteRequest, lanes: &Table, tenants: &Table) -> Answer<Decision> {
+        self.decide_by(now_us, request, (lanes, tenants), |decision| match decision {
+            Decision::Hold(_) => Err(InvalidAnswer::HeldTooLong),
+            decision => validate_decision(decision, lanes, &self.limits),
+        })
+    }
+
+    fn decide_by(
+        &self,
+        now_us: u64,
+        request: &RouteRequest,
+        (lanes, tenants): (&Table, &Table),
+        validate: impl FnOnce(Decision) -> Result<Decision, InvalidAnswer>,
+    ) -> Answer<Decision> {
         let answer = self.slot.call(
             Moment { now_us, within_us: None },
             |policy| policy.decide(request, lanes, tenants),
-            |decision| validate_decision(decision, lanes, &self.limits),
+            validate,
             || self.fallback.route(lanes),
         );
         if let Some(witness) = self.witness.get() {

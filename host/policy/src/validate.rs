@@ -18,6 +18,8 @@ pub enum InvalidAnswer {
     Duplicate { list: &'static str, row: u32 },
     #[error("forwards to no eligible lane although there is one")]
     NoEligibleLane,
+    #[error("holds a request that it has held as long as it may; it must forward or refuse now")]
+    HeldTooLong,
     #[error("runs {run} sequences, the budget has {sequences}")]
     OverSequences { run: usize, sequences: u32 },
     #[error("plans {tokens} tokens, the budget has {budget}")]

@@ -19,7 +19,8 @@ pub struct StopStrings {
     patterns: Vec<Pattern>,
     /// Text handed in but not out: at most the longest stop string less one byte between calls.
     held: String,
-    stopped: bool,
+    /// The pattern that was complete.
+    stopped: Option<usize>,
 }
 
 impl StopStrings {
@@ -28,28 +29,36 @@ impl StopStrings {
     #[must_use]
     pub fn new(stops: Vec<String>) -> Self {
         let patterns = stops.into_iter().filter(|stop| !stop.is_empty()).map(|stop| Pattern::new(stop.into_bytes())).collect();
-        Self { patterns, held: String::new(), stopped: false }
+        Self { patterns, held: String::new(), stopped: None }
     }
 
     /// Takes the next text of the stream. After a stop, everything is dropped and `stopped` stays true.
     pub fn push(&mut self, text: &str) -> StopOutcome {
-        if self.stopped {
+        if self.stopped.is_some() {
             return StopOutcome { text: String::new(), stopped: true };
         }
         let seen = self.held.len();
         self.held.push_str(text);
         for (offset, &byte) in text.as_bytes().iter().enumerate() {
-            let longest = self.patterns.iter_mut().filter_map(|pattern| pattern.advance(byte)).max();
-            if let Some(length) = longest {
+            let complete =
+                self.patterns.iter_mut().enumerate().filter_map(|(index, pattern)| Some((pattern.advance(byte)?, index)));
+            if let Some((length, index)) = complete.max() {
                 // Stop strings and text are valid UTF-8, so a match starts and ends between characters.
                 self.held.truncate((seen + offset + 1).saturating_sub(length));
-                self.stopped = true;
+                self.stopped = Some(index);
                 return StopOutcome { text: std::mem::take(&mut self.held), stopped: true };
             }
         }
         let hold = self.patterns.iter().map(|pattern| pattern.matched).max().unwrap_or(0);
         let kept = self.held.split_off(self.held.len().saturating_sub(hold));
         StopOutcome { text: std::mem::replace(&mut self.held, kept), stopped: false }
+    }
+
+    /// The stop string that was found.
+    #[must_use]
+    pub fn matched(&self) -> Option<&str> {
+        // They came as text.
+        self.patterns.get(self.stopped?).and_then(|pattern| std::str::from_utf8(&pattern.bytes).ok())
     }
 
     /// The stream ended without a stop: hands out what was held back. Empty after a stop.

@@ -126,6 +126,9 @@ fn parse_max_tokens(fields: &Fields<'_>) -> Result<(Option<u32>, &'static str), 
 fn parse_stop(fields: &Fields<'_>, limits: &Limits) -> Result<Vec<String>, ApiError> {
     let Some(raw) = fields.raw("stop") else { return Ok(Vec::new()) };
     let items = if raw.starts_with('"') {
+        if limits.stop_strings == 0 {
+            return Err(fields.error("stop", "must be left out: this server takes no stop strings"));
+        }
         vec![raw]
     } else if raw.starts_with('[') {
         fields.array("stop", limits.stop_strings)?.unwrap_or_default()

@@ -164,6 +164,11 @@ fn stop_is_a_string_or_a_short_list() {
     assert_eq!(of(r#""stop":"\nObservation:""#).unwrap(), ["\nObservation:"]);
     assert_eq!(of(r#""stop":["a","ab","é"]"#).unwrap(), ["a", "ab", "é"]);
     assert_eq!(of(r#""stop":[]"#).unwrap(), [""; 0]);
+    let none = Limits { stop_strings: 0, ..Limits::default() };
+    for field in [r#""stop":"x""#, r#""stop":["x"]"#] {
+        assert_refused(parse_chat(&with(field), &none), Some("stop"), field);
+    }
+    assert!(parse_chat(&with(r#""stop":[]"#), &none).is_ok());
     let many = format!("\"stop\":[{}]", vec!["\"x\""; 1_000_000].join(","));
     let long = format!("\"stop\":\"{}\"", "y".repeat(1 << 20));
     for field in

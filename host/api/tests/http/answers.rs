@@ -65,10 +65,11 @@ async fn a_stop_string_ends_the_answer_before_it_streamed_or_not() {
     let characters: Vec<char> = whole.chars().collect();
     let stop: String = characters[9..12].iter().collect();
     let expected = &whole[..whole.find(&stop).unwrap()];
-    let fields = json!({"max_tokens": 64, "stop": ["\u{1}never", stop]});
+    let fields = json!({"max_tokens": 64, "stop": ["\u{1}never", &stop]});
     let answer = rig.post(COMPLETIONS, &completion(fields.clone())).await.json();
     assert_eq!(answer["choices"][0]["text"], expected);
     assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+    assert_eq!(answer["choices"][0]["stop_reason"], stop.as_str(), "the one that matched, of two");
     assert!(answer["usage"]["completion_tokens"].as_u64().unwrap() < 64);
     let mut streaming = completion(fields);
     streaming["stream"] = json!(true);

@@ -19,6 +19,7 @@ use super::report::{HEADER, TestResult};
 use super::room::Wanted;
 use super::spread::Spread;
 use super::stages::StageArgs;
+use super::start_at_1;
 use crate::Failure;
 use crate::output::say;
 
@@ -100,11 +101,7 @@ fn wanted(args: &EngineArgs) -> Result<Wanted, String> {
     if args.output < MIN_OUTPUT {
         return Err(format!("-n {}: at least {MIN_OUTPUT} tokens are needed to measure anything", args.output));
     }
-    for (option, numbers) in [("-p", &args.prompt), ("-b", &args.batch), ("-d", &args.depth)] {
-        if numbers.contains(&0) {
-            return Err(format!("{option} 0: numbers start at 1"));
-        }
-    }
+    start_at_1(&[("-p", &args.prompt), ("-b", &args.batch), ("-d", &args.depth)])?;
     if args.chunk == 0 {
         return Err("--chunk 0: at least one token per prefill step".to_owned());
     }

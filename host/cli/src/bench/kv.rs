@@ -20,8 +20,9 @@ use super::lane::{BenchLane, LaneOptions, Profiling, Prompts, Streams};
 use super::room::{PAGE_TOKENS, Wanted};
 use super::spread::Spread;
 use super::stages::WeightArgs;
+use super::start_at_1;
 use crate::Failure;
-use crate::output::say;
+use crate::output::{keep_apart, say};
 
 /// The formats that are compared: the one that takes more room first.
 pub(super) const FORMATS: [KvFormat; 2] = [KvFormat::Bf16, KvFormat::Fp8];
@@ -82,6 +83,9 @@ impl Capacity {
 
 pub(crate) fn run(args: &KvArgs) -> Result<(), Failure> {
     check(args).map_err(Failure::Usage)?;
+    if let Some(svg) = &args.svg {
+        keep_apart(("--svg", svg), ("--model", &args.weights.model))?;
+    }
     // Minutes of measuring are not to end with a plot that cannot be written.
     let mut plot = args.svg.as_deref().map(open).transpose()?;
     let lanes = [start(args, FORMATS[0])?, start(args, FORMATS[1])?];
@@ -113,9 +117,7 @@ pub(crate) fn run(args: &KvArgs) -> Result<(), Failure> {
 /// # Errors
 /// Numbers with which nothing can be measured.
 fn check(args: &KvArgs) -> Result<(), String> {
-    if args.repeats == 0 || args.depth == 0 || args.batch.is_empty() || args.batch.contains(&0) {
-        return Err("-r, -d and -b: numbers start at 1".to_owned());
-    }
+    start_at_1(&[("-r", &[args.repeats]), ("-d", &[args.depth]), ("-b", &args.batch)])?;
     if args.output < 4 {
         return Err(format!("-n {}: at least 4 tokens are needed to measure anything", args.output));
     }

@@ -51,3 +51,12 @@ impl Bench {
         }
     }
 }
+
+/// # Errors
+/// One of the options has a 0, with which nothing can be measured.
+fn start_at_1(options: &[(&str, &[usize])]) -> Result<(), String> {
+    match options.iter().find(|(_, numbers)| numbers.contains(&0)) {
+        Some((option, _)) => Err(format!("{option} 0: numbers start at 1")),
+        None => Ok(()),
+    }
+}

@@ -24,6 +24,7 @@ use super::lane::{Ask, BenchLane, First, LaneOptions, Profiling, Prompts};
 use super::room::{PAGE_TOKENS, Wanted};
 use super::spread::Spread;
 use super::stages::StageArgs;
+use super::start_at_1;
 use crate::Failure;
 use crate::output::say;
 
@@ -118,9 +119,7 @@ pub(crate) fn run(args: &PrefixArgs) -> Result<(), Failure> {
 /// # Errors
 /// Numbers with which nothing can be measured.
 fn check_numbers(args: &PrefixArgs) -> Result<(), String> {
-    if args.rounds == 0 || args.end == 0 || args.chunk == 0 {
-        return Err("-r, -e and --chunk: numbers start at 1".to_owned());
-    }
+    start_at_1(&[("-r", &[args.rounds]), ("-e", &[args.end]), ("--chunk", &[args.chunk])])?;
     if args.prefix < PAGE_TOKENS {
         return Err(format!("-p {}: prompts share whole pages, so a prefix has at least {PAGE_TOKENS} tokens", args.prefix));
     }

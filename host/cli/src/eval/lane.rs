@@ -76,6 +76,14 @@ impl RunArgs {
         }
         let half = if staged { window.div_ceil(2) } else { window };
         let prefill = self.prefill_tokens.unwrap_or(half).min(window);
+        // A text that is shorter than the usual window has one window, whatever the stride.
+        if let (Some(stride), Some(window)) = (self.stride, self.window)
+            && stride > window
+        {
+            let message =
+                format!("--stride {stride}: tokens between two windows of {window} would not be scored; use at most {window}");
+            return Err(UsageError(message).into());
+        }
         let stride = self.stride.unwrap_or(window).min(window);
         Ok(Protocol { window, prefill, stride, batch: self.batch, lead: text.lead, page_tokens: 32, chunk: self.chunk })
     }

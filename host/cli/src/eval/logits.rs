@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use millrace_core::{KvFormat, StageRecipe};
@@ -15,9 +15,8 @@ use safetensors::tensor::{Dtype, TensorView};
 
 use super::ids::read_ids;
 use super::precision::{default_kv, parse_compute, parse_device};
-use crate::UsageError;
 use crate::bench::{parse_kv, threads};
-use crate::output::say;
+use crate::output::{keep_apart, say};
 
 #[derive(Args)]
 pub(crate) struct RunArgs {
@@ -69,10 +68,8 @@ fn load(args: &RunArgs) -> Result<Loaded> {
 /// Writes `logits`, f32 [T, vocab], to `out`.
 pub(super) fn logits(args: &RunArgs, out: &Path) -> Result<()> {
     // Found out before the work, not after it.
-    let same = |path: &Path| path.canonicalize().ok();
-    if let (Some(ids), Some(out)) = (same(&args.ids), same(out)) {
-        ensure!(ids != out, UsageError(format!("--out {} is the file of --ids; give another name", out.display())));
-    }
+    keep_apart(("--out", out), ("--ids", &args.ids))?;
+    keep_apart(("--out", out), ("--model", &args.model))?;
     let opened = File::options().append(true).create(true).open(out);
     opened.with_context(|| {
         format!("cannot write {}; --out takes the name of a file in a directory that is there", out.display())

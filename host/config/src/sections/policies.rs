@@ -6,27 +6,29 @@ use crate::defaults::{self, Bounded};
 use crate::reader::{Section, shown};
 use crate::{Breaker, Component, ErrorKind, Policies, PolicyRecord, PolicySource, PolicySpec};
 
+const ROUTE: &str = "route";
 const SCHEDULE: &str = "schedule";
 
 pub(super) fn read(section: &mut Section<'_, '_>, base: &Base, pools: &[PoolRow<'_>]) -> Policies {
     let record = record(&mut section.section("record"), base);
+    let mut max_held_ms = defaults::MAX_HELD_MS.default;
     let mut policy = |kind, deadline| {
         let mut section = section.section(kind);
         let policy = policy(&mut section, kind, deadline, base);
+        if kind == ROUTE {
+            max_held_ms = section.number("max_held_ms", defaults::MAX_HELD_MS);
+        }
         if kind == SCHEDULE && policy.watch {
             check_reach(&mut section, pools);
         }
         section.finish();
         policy
     };
-    let policies = Policies {
-        record,
-        route: policy("route", defaults::ROUTE_DEADLINE_US),
-        schedule: policy(SCHEDULE, defaults::SCHEDULE_DEADLINE_US),
-        precision: policy("precision", defaults::PRECISION_DEADLINE_US),
-    };
+    let route = policy(ROUTE, defaults::ROUTE_DEADLINE_US);
+    let schedule = policy(SCHEDULE, defaults::SCHEDULE_DEADLINE_US);
+    let precision = policy("precision", defaults::PRECISION_DEADLINE_US);
     section.finish();
-    policies
+    Policies { route, schedule, precision, max_held_ms, record }
 }
 
 /// Engine processes read the file once, when they start; nobody else asks.

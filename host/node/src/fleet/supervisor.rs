@@ -98,7 +98,10 @@ async fn live(fleet: &Fleet, member: &Member, epoch: u64) -> Ended {
     // It may be stopped, or talk nonsense: it must not go on beside the next one.
     let _ = child.start_kill();
     if let Ok(status) = child.wait().await {
-        ended.why = format!("{} ({status})", ended.why);
+        let status = status.to_string();
+        if ended.why != status {
+            ended.why = format!("{} ({status})", ended.why);
+        }
     }
     ended
 }

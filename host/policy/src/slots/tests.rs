@@ -214,3 +214,46 @@ fn decisions_and_swaps_from_many_threads_lose_no_call() {
     assert_eq!(status.total.ok + status.total.faults.total(), 2_000);
     assert_eq!(status.total.fallbacks, status.total.faults.total());
 }
+
+/// Holds whatever it is asked about, but for the third time.
+struct Holding(u32);
+
+impl Policy for Holding {}
+
+impl RoutePolicy for Holding {
+    fn decide(&mut self, _: &RouteRequest, _: &Table, _: &Table) -> Result<Decision, PolicyFault> {
+        self.0 += 1;
+        Ok(if self.0 == 3 { forward(1) } else { Decision::Hold(5) })
+    }
+}
+
+fn forward(lane: u32) -> Decision {
+    Decision::Forward(crate::Forward { lanes: vec![lane], priority: None, reason: 0 })
+}
+
+#[test]
+fn a_request_that_was_held_as_long_as_may_be_is_not_held_again() {
+    let slot = RouteSlot::new(Box::new(Holding(0)), named("holding"), BREAKER, RouteLimits::default());
+    let lanes = Table::new(2).with(kind::LANE_RUNNING, vec![0, 3]);
+    let request = RouteRequest {
+        tenant: millrace_core::TenantId(0),
+        model: "m".into(),
+        prompt_tokens: 1,
+        max_output_tokens: 1,
+        priority: 0,
+        session: None,
+        slack_us: None,
+        streaming: false,
+        attributes: Vec::new(),
+    };
+    let none = Table::new(0);
+    let answer = slot.decide(0, &request, &lanes, &none);
+    assert_eq!((answer.value, answer.fault), (Decision::Hold(5), None));
+    let answer = slot.decide_at_last(0, &request, &lanes, &none);
+    assert_eq!(answer.fault, Some(FaultKind::Invalid), "held against the policy");
+    assert!(matches!(answer.value, Decision::Forward(forward) if forward.lanes.first() == Some(&0)), "the host's own route");
+    let (_, text) = slot.status().last_error.expect("an error");
+    assert!(text.contains("held as long as it may"), "{text}");
+    let answer = slot.decide_at_last(0, &request, &lanes, &none);
+    assert_eq!((answer.value, answer.fault), (forward(1), None), "what it decides at last is taken");
+}

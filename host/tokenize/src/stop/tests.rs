@@ -15,6 +15,11 @@ fn stream(stops: &[&str], parts: &[&str]) -> (String, bool) {
         stopped |= outcome.stopped;
     }
     shown.push_str(&stop.flush());
+    // Which one it was: the text that was taken begins with what was shown and it.
+    assert_eq!(stop.matched().is_some(), stopped);
+    if let Some(matched) = stop.matched() {
+        assert!(stops.contains(&matched) && parts.concat().starts_with(&format!("{shown}{matched}")), "{matched}");
+    }
     (shown, stopped)
 }
 

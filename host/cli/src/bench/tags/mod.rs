@@ -24,6 +24,7 @@ use super::lane::{BenchLane, LaneOptions, Profiling, Prompts, Streams};
 use super::paired::METHOD;
 use super::room::Wanted;
 use super::stages::StageArgs;
+use super::start_at_1;
 use crate::Failure;
 use crate::output::say;
 use baseline::Baseline;
@@ -105,12 +106,7 @@ fn check_numbers(args: &TagsArgs) -> Result<(), String> {
     if args.output < MIN_OUTPUT {
         return Err(format!("-n {}: at least {MIN_OUTPUT} tokens are needed to measure anything", args.output));
     }
-    for (option, numbers) in [("-b", &args.batch), ("-d", &args.context)] {
-        if numbers.contains(&0) {
-            return Err(format!("{option} 0: numbers start at 1"));
-        }
-    }
-    Ok(())
+    start_at_1(&[("-b", &args.batch), ("-d", &args.context)])
 }
 
 /// An engine with a decode pool for each of `tags`.
