@@ -89,7 +89,7 @@ mod tests {
     fn kinds_have_a_number_a_name_and_a_table() {
         let kinds: Vec<ColumnKind> = column_kinds().collect();
         assert!(kinds.contains(&ColumnKind { number: 22, name: "age-us", table: "schedule" }), "{kinds:?}");
-        assert_eq!(kinds.len(), 50);
+        assert_eq!(kinds.len(), 54);
     }
 
     #[test]

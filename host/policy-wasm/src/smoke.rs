@@ -15,7 +15,7 @@ use crate::worlds::{self, Asking, PrecisionWorld, RouteWorld, ScheduleWorld, Wor
 const ROWS: usize = 4;
 
 pub(crate) fn precision(instance: &mut Instance<PrecisionWorld>, wants: &[u32]) -> Result<(), String> {
-    let (asks, precisions) = ([ask(0), ask(1)], table(kind::PREFILL_WEIGHT_BITS..=kind::PRECISION_DECODE_TOKENS_PER_S));
+    let (asks, precisions) = ([ask(0), ask(1)], table(kind::PREFILL_WEIGHT_BITS..=kind::PREFILL_KV_FORMAT));
     let arguments = worlds::choose_arguments(&asks, &precisions, &tenants(), wants);
     let (choices,) = instance.decide(asking(instance), arguments).map_err(text)?;
     let choices: Vec<Choice> = choices.into_iter().map(Choice::from).collect();

@@ -32,6 +32,7 @@
 //! Build it for `wasm32-unknown-unknown` as a `cdylib`; the host takes the result as it is or as a component. Name and version
 //! of the policy are those of its package. It does not know how the host uses answers: `wit/` says that.
 
+mod format;
 pub mod kind;
 mod policy;
 mod table;
@@ -60,6 +61,7 @@ use route as world;
 #[cfg(feature = "schedule")]
 use schedule as world;
 
+pub use format::Format;
 pub use policy::{NoConfig, Policy};
 pub use table::Column;
 pub use world::bindings::millrace::policy::types::{Attribute, Table};

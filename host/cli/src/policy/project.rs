@@ -38,8 +38,9 @@ enum Language {
 type File = (String, Vec<u8>);
 
 /// Files of the SDK in Rust, which is a package of its own in the project.
-const RUST_SDK: [(&str, &str); 8] = [
+const RUST_SDK: [(&str, &str); 9] = [
     ("Cargo.toml", include_str!("../../../../plugins/sdk/Cargo.toml")),
+    ("src/format.rs", include_str!("../../../../plugins/sdk/src/format.rs")),
     ("src/kind.rs", include_str!("../../../../plugins/sdk/src/kind.rs")),
     ("src/lib.rs", include_str!("../../../../plugins/sdk/src/lib.rs")),
     ("src/policy.rs", include_str!("../../../../plugins/sdk/src/policy.rs")),
