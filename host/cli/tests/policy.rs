@@ -222,6 +222,33 @@ fn a_replay_that_compares_nothing_fails() {
     assert!(err(&output).contains("is no schedule policy"), "{}", err(&output));
 }
 
+/// What it lacks is said, and what it has is compared.
+#[test]
+fn a_recording_of_an_older_millrace_is_replayed() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (facts, imports) = (r#"{"rows":1,"columns":[]}"#, r#""imports":{"results":[]}"#);
+    let budget =
+        r#"{"stage":"decode","step":1,"tokens":1,"sequences":1,"free_pages":1,"total_pages":1,"page_tokens":16,"step_us":0}"#;
+    let init = format!(
+        r#"{{"event":"init","version":1,"instance":1,"kind":"schedule","sha256":"{}","seed":1,"config":"{{}}","now_us":1,{imports},"info":{{"name":"x","version":"1","wants":[]}},"continued":false}}"#,
+        "0".repeat(64)
+    );
+    let call = format!(
+        r#"{{"event":"call","instance":1,"call":1,"now_us":1,"facts":[{budget},{facts},{{"rows":0,"columns":[]}}],{imports},"answer":[{{"run":[0],"tokens":[],"preempt":[],"valid_steps":0,"reason":0}}],"fault":null,"took_ns":1}}"#
+    );
+    let trace = file(&directory, "schedule.trace", format!("{init}\n{call}\n").as_bytes());
+    let replay = |guest: &str, json: &[&str]| millrace(&[&["policy", "replay", guest, "--trace", &trace], json].concat());
+    let output = replay(&guest("memory-schedule"), &[]);
+    assert_eq!(output.status.code(), Some(0), "{}{}", out(&output), err(&output));
+    assert!(
+        out(&output).contains("1 decided the same") && out(&output).contains("an older millrace recorded this"),
+        "{}",
+        out(&output)
+    );
+    let value = object(&replay(&guest("reverse-schedule"), &["--json"]));
+    assert_eq!((&value["without_beside"], &value["beside"]["calls"]), (&Value::Bool(false), &serde_json::json!(0)), "{value}");
+}
+
 /// The limits are those of a deployment; only the deadline is measured beyond, and that is said.
 #[test]
 fn bench_says_where_a_host_would_not_have_waited() {

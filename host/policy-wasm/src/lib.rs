@@ -55,4 +55,4 @@ pub use load::LoadedPolicy;
 pub use options::{Grant, PolicyKind, PolicyLimits, PolicyOptions};
 pub use record::{RecordCounts, Recorder};
 pub use recording::Recording;
-pub use replay::{Difference, ReplayError, ReplayReport};
+pub use replay::{Asked, BesideReport, Difference, ReplayError, ReplayReport};
