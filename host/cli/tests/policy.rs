@@ -143,6 +143,29 @@ fn new_makes_a_project_and_overwrites_none() {
     assert_eq!(std::fs::read(project.join("policy.c")).expect("text"), before);
 }
 
+#[test]
+fn new_writes_what_comes_beside_the_decision_where_it_is_asked_for() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let new = |name: &str, with: &[&str]| {
+        let project = directory.path().join(name);
+        let asked = ["policy", "new", project.to_str().expect("UTF-8"), "--lang", "c", "--kind", "route"];
+        (millrace(&[&asked[..], with].concat()), project)
+    };
+    let (output, project) = new("both", &["--with", "handover,feedback"]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let read = |path: &str| std::fs::read_to_string(project.join(path)).expect("text");
+    for (file, part) in [
+        ("wit/worlds.wit", "world route-policy {\n  export feedback;\n  export handover;\n"),
+        ("bindings/route_policy.h", "exports_millrace_policy_feedback_observe("),
+        ("policy.c", "exports_millrace_policy_handover_restore("),
+    ] {
+        assert!(read(file).contains(part), "{part} in {file}");
+    }
+    let (output, project) = new("neither", &["--with", "telepathy"]);
+    assert_eq!((output.status.code(), project.exists()), (Some(2), false));
+    assert!(err(&output).contains("feedback, handover"), "{}", err(&output));
+}
+
 /// The table of a policy in the binary is the operator's too.
 #[test]
 fn check_tries_the_table_of_a_built_in_policy() {
