@@ -272,6 +272,18 @@ fn a_recording_of_an_older_millrace_is_replayed() {
     assert_eq!((&value["without_beside"], &value["beside"]["calls"]), (&Value::Bool(false), &serde_json::json!(0)), "{value}");
 }
 
+/// As many as a pool may have, within the limits of a deployment.
+#[test]
+fn bench_measures_the_largest_table() {
+    for policy in ["builtin:fair", "builtin:tier", "builtin:least-loaded"] {
+        let value = object(&millrace(&["policy", "bench", policy, "--rows", "65536", "--calls", "10", "--json"]));
+        assert_eq!(value["results"][0]["rows"], serde_json::json!(65_536), "{value}");
+    }
+    let output = millrace(&["policy", "bench", "builtin:fair", "--rows", "65537"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(err(&output).contains("65536"), "{}", err(&output));
+}
+
 /// The limits are those of a deployment; only the deadline is measured beyond, and that is said.
 #[test]
 fn bench_says_where_a_host_would_not_have_waited() {

@@ -52,7 +52,7 @@ pub use engine::{CallBound, EngineOptions, PolicyEngine};
 pub use error::{EngineError, LoadError};
 pub use inspect::{Inspection, Interface, inspect};
 pub use load::LoadedPolicy;
-pub use options::{Grant, PolicyKind, PolicyLimits, PolicyOptions};
+pub use options::{Grant, MAX_ROWS, PolicyKind, PolicyLimits, PolicyOptions};
 pub use record::{RecordCounts, Recorder};
 pub use recording::Recording;
 pub use replay::{Asked, BesideReport, Difference, ReplayError, ReplayReport};
