@@ -37,6 +37,16 @@ static inline int32_t millrace_signed(millrace_column column, uint32_t row, int3
   return row < column.len ? (int32_t)column.values[row] : otherwise;
 }
 
+// Values of the kinds that name a format, one number for ever; more may come.
+enum {
+  MILLRACE_FORMAT_STORED = 0,
+  MILLRACE_FORMAT_F32 = 1,
+  MILLRACE_FORMAT_BF16 = 2,
+  MILLRACE_FORMAT_FP8_E4M3 = 3,
+  MILLRACE_FORMAT_INT8 = 4,
+  MILLRACE_FORMAT_INT4 = 5,
+};
+
 // Column kinds, one number for ever.
 enum {
   // tenants
@@ -86,6 +96,10 @@ enum {
   MILLRACE_PRECISION_WAITING = 67,
   MILLRACE_PRECISION_PREFILL_TOKENS_PER_S = 68,
   MILLRACE_PRECISION_DECODE_TOKENS_PER_S = 69,
+  MILLRACE_PREFILL_WEIGHT_FORMAT = 70,
+  MILLRACE_DECODE_WEIGHT_FORMAT = 71,
+  MILLRACE_KV_FORMAT = 72,
+  MILLRACE_PREFILL_KV_FORMAT = 73,
   // outcomes, for `feedback`
   MILLRACE_OUTCOME = 80,
   MILLRACE_OUTCOME_LANE = 81,

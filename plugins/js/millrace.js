@@ -43,6 +43,16 @@ export function eligible(lanes) {
   return rows(lanes).filter((row) => !flags.isPresent || flags.get(row) === 1);
 }
 
+/// Values of the kinds that name a format, one number for ever; more may come.
+export const formats = Object.freeze({
+  STORED: 0,
+  F32: 1,
+  BF16: 2,
+  FP8_E4M3: 3,
+  INT8: 4,
+  INT4: 5,
+});
+
 /// Column kinds, one number for ever.
 export const kind = Object.freeze({
   // tenants
@@ -92,6 +102,10 @@ export const kind = Object.freeze({
   PRECISION_WAITING: 67,
   PRECISION_PREFILL_TOKENS_PER_S: 68,
   PRECISION_DECODE_TOKENS_PER_S: 69,
+  PREFILL_WEIGHT_FORMAT: 70,
+  DECODE_WEIGHT_FORMAT: 71,
+  KV_FORMAT: 72,
+  PREFILL_KV_FORMAT: 73,
   // outcomes, for `feedback`
   OUTCOME: 80,
   OUTCOME_LANE: 81,

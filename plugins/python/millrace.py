@@ -37,6 +37,17 @@ def eligible(lanes):
     return [row for row in range(lanes.rows) if not flags or flags.get(row) == 1]
 
 
+class formats:
+    """Values of the kinds that name a format, one number for ever; more may come."""
+
+    STORED = 0
+    F32 = 1
+    BF16 = 2
+    FP8_E4M3 = 3
+    INT8 = 4
+    INT4 = 5
+
+
 class kind:
     """Column kinds, one number for ever."""
 
@@ -87,6 +98,10 @@ class kind:
     PRECISION_WAITING = 67
     PRECISION_PREFILL_TOKENS_PER_S = 68
     PRECISION_DECODE_TOKENS_PER_S = 69
+    PREFILL_WEIGHT_FORMAT = 70
+    DECODE_WEIGHT_FORMAT = 71
+    KV_FORMAT = 72
+    PREFILL_KV_FORMAT = 73
     # outcomes, for `feedback`
     OUTCOME = 80
     OUTCOME_LANE = 81

@@ -48,6 +48,26 @@ def test_what_was_decided_is_decided_once_more_and_prompts_and_keys_stay_out(sta
     assert code == 1 and report["differed"] > 0 and report["differences"][0]["recorded"], report
 
 
+def test_what_a_policy_heard_and_handed_over_is_in_the_recording(start, tmp_path):
+    directory = tmp_path / "recordings"
+    guest = GUESTS / "memory-schedule.wasm"
+    server = start(extra=f'[policy.record]\ndirectory = "{directory}"\n[policy.schedule]\ncomponent = "{guest}"\n')
+    heard = lambda: server.metric("millrace_policy_beside_calls_total", kind="schedule", call="feedback", result="ok")  # noqa: E731
+    for round in (1, 2):
+        assert server.complete("once upon a time", max_tokens=8).status == 200
+        server.wait_for(lambda: heard() >= round)
+    assert admin(server, "POST", "schedule", guest.read_bytes()).status == 200
+    assert server.complete("once more", max_tokens=8).status == 200
+    server.stop()
+    text = (directory / "schedule.trace").read_text()
+    assert '"observe"' in text and '"save"' in text and '"restore"' in text and "once" not in text
+    code, report = replay(guest, directory / "schedule.trace")
+    assert code == 0 and report["differed"] == 0 and report["agreed"] > 0, report
+    beside = report["beside"]
+    assert beside["differed"] == 0 and beside["agreed"] >= 4 and report["missed"] == 0, report
+    assert not report["without_beside"], report
+
+
 def test_a_policy_on_trial_decides_nothing_and_tells_where_it_would_have(start):
     server = start(pages=1024)
     assert admin(server, "GET", "schedule/shadow").status == 404

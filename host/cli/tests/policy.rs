@@ -143,6 +143,29 @@ fn new_makes_a_project_and_overwrites_none() {
     assert_eq!(std::fs::read(project.join("policy.c")).expect("text"), before);
 }
 
+#[test]
+fn new_writes_what_comes_beside_the_decision_where_it_is_asked_for() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let new = |name: &str, with: &[&str]| {
+        let project = directory.path().join(name);
+        let asked = ["policy", "new", project.to_str().expect("UTF-8"), "--lang", "c", "--kind", "route"];
+        (millrace(&[&asked[..], with].concat()), project)
+    };
+    let (output, project) = new("both", &["--with", "handover,feedback"]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let read = |path: &str| std::fs::read_to_string(project.join(path)).expect("text");
+    for (file, part) in [
+        ("wit/worlds.wit", "world route-policy {\n  export feedback;\n  export handover;\n"),
+        ("bindings/route_policy.h", "exports_millrace_policy_feedback_observe("),
+        ("policy.c", "exports_millrace_policy_handover_restore("),
+    ] {
+        assert!(read(file).contains(part), "{part} in {file}");
+    }
+    let (output, project) = new("neither", &["--with", "telepathy"]);
+    assert_eq!((output.status.code(), project.exists()), (Some(2), false));
+    assert!(err(&output).contains("feedback, handover"), "{}", err(&output));
+}
+
 /// The table of a policy in the binary is the operator's too.
 #[test]
 fn check_tries_the_table_of_a_built_in_policy() {
@@ -220,6 +243,45 @@ fn a_replay_that_compares_nothing_fails() {
     let output = replay(&format!("{init}\n"), "builtin:tenant");
     assert_eq!(output.status.code(), Some(1));
     assert!(err(&output).contains("is no schedule policy"), "{}", err(&output));
+}
+
+/// What it lacks is said, and what it has is compared.
+#[test]
+fn a_recording_of_an_older_millrace_is_replayed() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (facts, imports) = (r#"{"rows":1,"columns":[]}"#, r#""imports":{"results":[]}"#);
+    let budget =
+        r#"{"stage":"decode","step":1,"tokens":1,"sequences":1,"free_pages":1,"total_pages":1,"page_tokens":16,"step_us":0}"#;
+    let init = format!(
+        r#"{{"event":"init","version":1,"instance":1,"kind":"schedule","sha256":"{}","seed":1,"config":"{{}}","now_us":1,{imports},"info":{{"name":"x","version":"1","wants":[]}},"continued":false}}"#,
+        "0".repeat(64)
+    );
+    let call = format!(
+        r#"{{"event":"call","instance":1,"call":1,"now_us":1,"facts":[{budget},{facts},{{"rows":0,"columns":[]}}],{imports},"answer":[{{"run":[0],"tokens":[],"preempt":[],"valid_steps":0,"reason":0}}],"fault":null,"took_ns":1}}"#
+    );
+    let trace = file(&directory, "schedule.trace", format!("{init}\n{call}\n").as_bytes());
+    let replay = |guest: &str, json: &[&str]| millrace(&[&["policy", "replay", guest, "--trace", &trace], json].concat());
+    let output = replay(&guest("memory-schedule"), &[]);
+    assert_eq!(output.status.code(), Some(0), "{}{}", out(&output), err(&output));
+    assert!(
+        out(&output).contains("1 decided the same") && out(&output).contains("an older millrace recorded this"),
+        "{}",
+        out(&output)
+    );
+    let value = object(&replay(&guest("reverse-schedule"), &["--json"]));
+    assert_eq!((&value["without_beside"], &value["beside"]["calls"]), (&Value::Bool(false), &serde_json::json!(0)), "{value}");
+}
+
+/// As many as a pool may have, within the limits of a deployment.
+#[test]
+fn bench_measures_the_largest_table() {
+    for policy in ["builtin:fair", "builtin:tier", "builtin:least-loaded"] {
+        let value = object(&millrace(&["policy", "bench", policy, "--rows", "65536", "--calls", "10", "--json"]));
+        assert_eq!(value["results"][0]["rows"], serde_json::json!(65_536), "{value}");
+    }
+    let output = millrace(&["policy", "bench", "builtin:fair", "--rows", "65537"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(err(&output).contains("65536"), "{}", err(&output));
 }
 
 /// The limits are those of a deployment; only the deadline is measured beyond, and that is said.

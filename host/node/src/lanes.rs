@@ -7,7 +7,7 @@ use millrace_config::{Config, Tenant, Tier};
 use millrace_core::{LaneId, PoolId, Precision, StageRecipe};
 use millrace_engine::{EngineSnapshot, LaneFacts, TenantFacts};
 use millrace_ops::KvFormat;
-use millrace_policy::{Choice, Table, kind};
+use millrace_policy::{Choice, Table, format, kind};
 
 use crate::admission::Admission;
 
@@ -101,6 +101,7 @@ impl Lanes {
         let rows: Vec<usize> = (0..self.precisions.len()).filter(|p| of(*p).next().is_some()).collect();
         let each = |value: &dyn Fn(usize) -> u32| rows.iter().map(|row| value(*row)).collect::<Vec<u32>>();
         let precision = |row: usize| self.precisions.get(row).copied();
+        let format = |of: fn(Precision) -> u32| each(&|row| precision(row).map_or(u32::MAX, of));
         let cost =
             |row: usize| self.rows.iter().find(|lane| lane.precision_row == row).map_or(0, |lane| lane.decode_weight_bytes);
         let dearest = rows.iter().map(|row| cost(*row)).max().unwrap_or(0);
@@ -114,7 +115,11 @@ impl Lanes {
             .with(kind::PRECISION_KV_USED_PER_MILLE, each(&|row| kv_used_per_mille(of(row))))
             .with(kind::PRECISION_WAITING, each(&|row| of(row).map(|l| l.waiting).fold(0, u32::saturating_add)))
             .with(kind::PRECISION_PREFILL_TOKENS_PER_S, each(&|row| mean(of(row).map(|l| l.speed.prefill_tokens_per_s))))
-            .with(kind::PRECISION_DECODE_TOKENS_PER_S, each(&|row| mean(of(row).map(|l| l.speed.decode_tokens_per_s))));
+            .with(kind::PRECISION_DECODE_TOKENS_PER_S, each(&|row| mean(of(row).map(|l| l.speed.decode_tokens_per_s))))
+            .with(kind::PREFILL_WEIGHT_FORMAT, format(|p| weight_format(p.prefill.recipe)))
+            .with(kind::DECODE_WEIGHT_FORMAT, format(|p| weight_format(p.decode.recipe)))
+            .with(kind::KV_FORMAT, format(|p| kv_format(p.decode.kv)))
+            .with(kind::PREFILL_KV_FORMAT, format(|p| kv_format(p.prefill.kv)));
         Offer { table, rows }
     }
 
@@ -205,6 +210,24 @@ fn recipe_bits(recipe: StageRecipe) -> u32 {
         StageRecipe::Bf16 => 16,
         StageRecipe::Fp8 | StageRecipe::Int8 => 8,
         StageRecipe::Int4 => 4,
+    }
+}
+
+fn weight_format(recipe: StageRecipe) -> u32 {
+    match recipe {
+        StageRecipe::Stored => format::STORED,
+        StageRecipe::Bf16 => format::BF16,
+        StageRecipe::Fp8 => format::FP8_E4M3,
+        StageRecipe::Int8 => format::INT8,
+        StageRecipe::Int4 => format::INT4,
+    }
+}
+
+fn kv_format(kv: KvFormat) -> u32 {
+    match kv {
+        KvFormat::F32 => format::F32,
+        KvFormat::Bf16 => format::BF16,
+        KvFormat::Fp8 => format::FP8_E4M3,
     }
 }
 

@@ -43,12 +43,39 @@ pub fn column_kinds() -> impl Iterator<Item = ColumnKind> {
     })
 }
 
-/// C sources of the world of a kind: header, code, and an object with the component types; name and bytes.
+/// What a policy may export beside its decision, as the contract names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Beside {
+    Feedback,
+    Handover,
+}
+
+impl Beside {
+    /// Of the interface.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Feedback => "feedback",
+            Self::Handover => "handover",
+        }
+    }
+}
+
+/// Every file of `wit/`, where the world of a kind exports these too: name and text.
+#[must_use]
+pub fn files_with(kind: PolicyKind, beside: &[Beside]) -> Vec<(&'static str, String)> {
+    let world = format!("world {kind}-policy {{\n");
+    let exports: String = beside.iter().map(|interface| format!("  export {};\n", interface.name())).collect();
+    let with = |text: &str| text.replace(&world, &format!("{world}{exports}"));
+    FILES.iter().map(|(name, text)| (*name, if *name == "worlds.wit" { with(text) } else { (*text).to_owned() })).collect()
+}
+
+/// C sources of the world of a kind, which exports these too: header, code, and an object with the component types; name and bytes.
 ///
 /// # Errors
 /// What the generator says; with the text above that is a bug.
-pub fn c_bindings(kind: PolicyKind) -> Result<Vec<(String, Vec<u8>)>, String> {
-    let (mut resolve, package) = parsed()?;
+pub fn c_bindings(kind: PolicyKind, beside: &[Beside]) -> Result<Vec<(String, Vec<u8>)>, String> {
+    let (mut resolve, package) = parsed(&files_with(kind, beside))?;
     let world = world(&resolve, package, kind)?;
     let mut files = wit_bindgen_core::Files::default();
     let mut generator = wit_bindgen_c::Opts::default().build();
@@ -56,9 +83,9 @@ pub fn c_bindings(kind: PolicyKind) -> Result<Vec<(String, Vec<u8>)>, String> {
     Ok(files.iter().map(|(name, bytes)| (name.to_owned(), bytes.to_vec())).collect())
 }
 
-fn parsed() -> Result<(Resolve, PackageId), String> {
+fn parsed(files: &[(&'static str, String)]) -> Result<(Resolve, PackageId), String> {
     let mut map = SourceMap::default();
-    for (name, text) in FILES {
+    for (name, text) in files {
         map.push_str(name, text);
     }
     let group = map.parse().map_err(|(_, error)| error.to_string())?;
@@ -89,17 +116,25 @@ mod tests {
     fn kinds_have_a_number_a_name_and_a_table() {
         let kinds: Vec<ColumnKind> = column_kinds().collect();
         assert!(kinds.contains(&ColumnKind { number: 22, name: "age-us", table: "schedule" }), "{kinds:?}");
-        assert_eq!(kinds.len(), 50);
+        assert_eq!(kinds.len(), 54);
     }
 
     #[test]
     fn bindings_are_made_of_every_world() {
         for kind in PolicyKind::ALL {
-            let files = c_bindings(kind).expect("bindings");
+            let files = c_bindings(kind, &[]).expect("bindings");
             let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
             let stem = format!("{kind}_policy");
             assert_eq!(names, [format!("{stem}.c"), format!("{stem}.h"), format!("{stem}_component_type.o")]);
             assert!(files.iter().all(|(_, bytes)| bytes.len() > 300), "{kind}");
+            let declares = |beside: &[Beside], function: &str| {
+                let files = c_bindings(kind, beside).expect("bindings");
+                String::from_utf8_lossy(&files[1].1).contains(function)
+            };
+            for (interface, function) in [(Beside::Feedback, "feedback_observe("), (Beside::Handover, "handover_restore(")] {
+                assert!(declares(&[interface], function) && !declares(&[], function), "{kind} {interface:?}");
+            }
+            assert!(declares(&[Beside::Feedback, Beside::Handover], "handover_save("), "{kind}");
         }
     }
 }

@@ -70,6 +70,8 @@ pub(crate) struct Instance<W: World> {
     number: u64,
     /// How it began, until that is in the recording: with its first decision, because an instance that nobody asks is none of it.
     beginning: Option<Box<trace::Init>>,
+    /// Events for which the recording had no room since the last one that it has.
+    missed: u64,
 }
 
 impl<W: World> Instance<W> {
@@ -105,7 +107,18 @@ impl<W: World> Instance<W> {
         let decide = instance.get_typed_func(&mut store, exports.decide).map_err(types)?;
         let optional = OptionalFunctions::of(&instance, &mut store, exports.optional).map_err(types)?;
         let prepared = prepared.clone();
-        Ok(Self { prepared, store, init, check_config, decide, optional, settled_bytes: 0, number: 0, beginning: None })
+        Ok(Self {
+            prepared,
+            store,
+            init,
+            check_config,
+            decide,
+            optional,
+            settled_bytes: 0,
+            number: 0,
+            beginning: None,
+            missed: 0,
+        })
     }
 
     /// The guest's own answer is the inner result.
@@ -195,6 +208,16 @@ impl<W: World> Instance<W> {
     /// The number that names it in the recording from now on.
     pub(crate) fn count_as(&mut self, number: u64) {
         self.number = number;
+    }
+
+    /// Events for which the recording had no room.
+    pub(crate) fn miss(&mut self, events: u64) {
+        self.missed = self.missed.saturating_add(events);
+    }
+
+    /// How many there were since the last that it has.
+    pub(crate) fn take_missed(&mut self) -> u64 {
+        std::mem::take(&mut self.missed)
     }
 
     /// From now on, until they are taken.

@@ -2,7 +2,7 @@
 //! and end of an instance that fails. It does not know what is told or carried.
 
 use millrace_policy as host;
-use millrace_policy::{FaultKind, PolicyFault};
+use millrace_policy::{FaultKind, MAX_HANDOVER_BYTES, PolicyFault};
 use wasmtime::Store;
 use wasmtime::component::{Component, ComponentExportIndex, Instance as Exported, TypedFunc};
 
@@ -11,6 +11,7 @@ use crate::imports::GuestContext;
 use crate::imports::clock_random::seed;
 use crate::instance::{Fault, Instance};
 use crate::policy::{WasmPolicy, ready_instance};
+use crate::trace::{Memory, What};
 use crate::wire::{self, Table};
 use crate::worlds::World;
 
@@ -79,53 +80,75 @@ impl<W: World> Instance<W> {
     /// Nothing where the interface is not exported.
     pub(crate) fn observe(&mut self, outcomes: Table, deadline_us: u64) -> Result<(), Fault> {
         let Some(observe) = self.optional().observe else { return Ok(()) };
-        self.aside();
         self.entered(deadline_us, |store| observe.call(store, (outcomes,)))
     }
 
     pub(crate) fn save(&mut self, deadline_us: u64) -> Result<Vec<u8>, Fault> {
         let Some(save) = self.optional().save else { return Ok(Vec::new()) };
-        self.aside();
         self.entered(deadline_us, |store| save.call(store, ())).map(|(saved,)| saved)
     }
 
     /// The guest's own answer is the inner result.
     pub(crate) fn restore(&mut self, saved: &[u8], deadline_us: u64) -> Result<Result<(), String>, Fault> {
         let Some(restore) = self.optional().restore else { return Ok(Ok(())) };
-        self.aside();
         self.entered(deadline_us, |store| restore.call(store, (saved.to_vec(),))).map(|(answer,)| answer)
     }
 
+    /// The moment of what is called beside decisions.
+    pub(crate) fn aside_now(&mut self) {
+        self.aside_at(self.clock_us(), self.digest_seed());
+    }
+
     /// Numbers of its own: what a decision draws does not depend on how often others were told something.
-    fn aside(&mut self) {
-        let now_us = self.clock_us();
-        self.moment(now_us, seed(!self.digest_seed(), now_us));
+    pub(crate) fn aside_at(&mut self, now_us: u64, digest_seed: u64) {
+        self.moment(now_us, seed(!digest_seed, now_us));
     }
 }
 
 impl<W: World> WasmPolicy<W> {
     pub(crate) fn tell(&mut self, outcomes: &host::Table) -> Result<(), PolicyFault> {
-        let (outcomes, deadline_us) = (wire::table(outcomes, self.wants()), self.deadline_us());
-        self.beside(|instance| instance.observe(outcomes, deadline_us))
+        let (wanted, deadline_us) = (wire::table(outcomes, self.wants()), self.deadline_us());
+        let observe = |instance: &mut Instance<W>| {
+            instance.aside_now();
+            instance.observe(wanted, deadline_us)
+        };
+        self.beside(observe, |_| What::Observe(wire::table(outcomes, &[])))
     }
 
     pub(crate) fn saved(&mut self) -> Result<Vec<u8>, PolicyFault> {
         let deadline_us = self.deadline_us();
-        self.beside(|instance| instance.save(deadline_us))
+        let save = |instance: &mut Instance<W>| {
+            instance.aside_now();
+            bounded(instance.save(deadline_us)?)
+        };
+        self.beside(save, |saved| What::Save(saved.cloned().map(Memory)))
     }
 
     /// Not for the path of a decision: where the guest fails, a fresh instance is made at once.
     pub(crate) fn restored(&mut self, saved: &[u8]) -> Result<(), PolicyFault> {
         let deadline_us = self.deadline_us();
-        let answer = self.beside(|instance| {
-            instance
-                .restore(saved, deadline_us)?
-                .map_err(|refusal| (FaultKind::Invalid, format!("`restore` refused what was saved: {}", one_line(&refusal))))
-        });
+        let restore = |instance: &mut Instance<W>| {
+            instance.aside_now();
+            accepted(instance.restore(saved, deadline_us)?)
+        };
+        let answer = self.beside(restore, |_| What::Restore(Memory(saved.to_vec())));
         if answer.is_err() {
             let fresh = ready_instance(self.prepared());
             self.start_over(fresh.ok());
         }
         answer
     }
+}
+
+/// No more than is handed over, whoever asked for it.
+pub(crate) fn bounded(saved: Vec<u8>) -> Result<Vec<u8>, Fault> {
+    if saved.len() <= MAX_HANDOVER_BYTES {
+        return Ok(saved);
+    }
+    Err((FaultKind::Invalid, format!("`save` gave {} bytes, at most {MAX_HANDOVER_BYTES}", saved.len())))
+}
+
+/// A refusal is a fault.
+pub(crate) fn accepted(answer: Result<(), String>) -> Result<(), Fault> {
+    answer.map_err(|refusal| (FaultKind::Invalid, format!("`restore` refused what was saved: {}", one_line(&refusal))))
 }

@@ -108,6 +108,12 @@ impl fmt::Display for Grant {
     }
 }
 
+/// Rows of the largest table that a host gives: as many sequences as a pool may have, and in prefill one that waits.
+pub const MAX_ROWS: usize = (1 << 16) + 1;
+/// A schedule names every row to run, how many tokens of it, and once more to preempt; a precision choice is as long; a route is
+/// shorter. The rest is for texts.
+const OUTPUT_BYTES: usize = MAX_ROWS * 12 + (4 << 10);
+
 impl PolicyLimits {
     /// Sane for compiled and interpreted guests alike. The schedule's deadline is the shortest: a step waits for it.
     #[must_use]
@@ -117,7 +123,7 @@ impl PolicyLimits {
             setup_us: 500_000,
             memory_bytes: 64 << 20,
             table_elements: 100_000,
-            output_bytes: 256 << 10,
+            output_bytes: OUTPUT_BYTES,
             component_bytes: 64 << 20,
             compile_us: 120_000_000,
             log_lines_per_second: 20,

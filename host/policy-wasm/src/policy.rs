@@ -18,7 +18,7 @@ use millrace_policy::{FaultKind, Policy, PolicyFault, PolicyReport, PrecisionPol
 use crate::instance::{Fault, Instance};
 use crate::prepared::Prepared;
 use crate::record::Recorder;
-use crate::trace::{self, Call, Event, Init};
+use crate::trace::{self, Beside, Call, Event, Init, What};
 use crate::wire::Info;
 use crate::worlds::{self, Asking, PrecisionWorld, RouteWorld, ScheduleWorld, World};
 
@@ -72,7 +72,9 @@ impl<W: World> WasmPolicy<W> {
             };
             let (facts, imports) = (arguments(&[]), instance.recorded_imports());
             let (call, now_us) = (asking.call, instance.now_us());
-            record_call(&recorder, &mut instance, Call { instance: 0, call, now_us, facts, imports, answer, fault, took_ns });
+            record(&recorder, &mut instance, |instance, missed| {
+                Event::Call(Call { instance, call, now_us, facts, imports, answer, fault, took_ns, missed })
+            });
         }
         match result {
             Ok(answer) => {
@@ -87,13 +89,29 @@ impl<W: World> WasmPolicy<W> {
         }
     }
 
-    /// A call that is no decision: the same instance, the same end of it after an error.
-    pub(crate) fn beside<R>(&mut self, work: impl FnOnce(&mut Instance<W>) -> Result<R, Fault>) -> Result<R, PolicyFault> {
+    /// A call that is no decision: the same instance, the same end of it after an error. `what` says for a recording what was called.
+    pub(crate) fn beside<R>(
+        &mut self,
+        work: impl FnOnce(&mut Instance<W>) -> Result<R, Fault>,
+        what: impl FnOnce(Option<&R>) -> What,
+    ) -> Result<R, PolicyFault> {
         self.last_call_ns = None;
         let mut instance = self.take_instance()?;
+        let recorder = self.prepared.options.record.clone();
+        if recorder.is_some() {
+            instance.record_imports();
+        }
         let started = Instant::now();
         let result = work(&mut instance);
-        self.last_call_ns = Some(u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        let took_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.last_call_ns = Some(took_ns);
+        if let Some(recorder) = recorder {
+            let (what, fault) = (what(result.as_ref().ok()), result.as_ref().err().map(|(kind, _)| kind.to_string()));
+            let (now_us, imports) = (instance.now_us(), instance.recorded_imports());
+            record(&recorder, &mut instance, |instance, missed| {
+                Event::<W::Arguments, W::Answer>::Beside(Beside { instance, now_us, what, imports, fault, took_ns, missed })
+            });
+        }
         match result {
             Ok(value) => {
                 self.put_back(instance);
@@ -233,9 +251,13 @@ pub(crate) fn ready_instance<W: World>(prepared: &Arc<Prepared>) -> Result<Insta
     }
 }
 
-/// The call, and before the first one of an instance how that began. Where there was no room for that, the instance begins with the
-/// next call, as one that did more before.
-fn record_call<W: World>(recorder: &Recorder, instance: &mut Instance<W>, call: Call<W::Arguments, W::Answer>) {
+/// An event, made of the instance's number and how many of it were missed, and before the first one of an instance how that began.
+/// Where there was no room for that, the instance begins with the next event, as one that did more before.
+fn record<W: World>(
+    recorder: &Recorder,
+    instance: &mut Instance<W>,
+    event: impl FnOnce(u64, u64) -> Event<W::Arguments, W::Answer>,
+) {
     if let Some(mut init) = instance.take_beginning() {
         instance.count_as(recorder.next_instance());
         init.instance = instance.number();
@@ -246,7 +268,10 @@ fn record_call<W: World>(recorder: &Recorder, instance: &mut Instance<W>, call: 
             return;
         }
     }
-    recorder.record(Event::Call(Call { instance: instance.number(), ..call }));
+    let missed = instance.take_missed();
+    if !recorder.record(event(instance.number(), missed)) {
+        instance.miss(missed.saturating_add(1));
+    }
 }
 
 fn beginning<W: World>(prepared: &Prepared, instance: &mut Instance<W>, info: Option<&Info>) -> Init {

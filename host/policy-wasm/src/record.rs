@@ -1,4 +1,5 @@
-//! Recording: init, every call and every import's result of the policies in force, so that decisions can be replayed elsewhere.
+//! Recording: init, every call, what a policy hears and hands over beside them, and every import's result of the policies in force, so
+//! that decisions can be replayed elsewhere.
 //!
 //! ```text
 //!   a call --facts, imports, answer--> queue (64, never waited for) --> thread --> KIND.trace --full--> KIND.previous.trace
@@ -93,6 +94,7 @@ impl Recorder {
             let (instance, begins) = match &event {
                 Event::Init(init) => (init.instance, true),
                 Event::Call(call) => (call.instance, false),
+                Event::Beside(beside) => (beside.instance, false),
             };
             // Facts are numbers, texts and lists of them, which JSON has.
             Line { text: serde_json::to_string(&event).unwrap_or_default(), instance, begins }

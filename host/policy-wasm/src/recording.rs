@@ -40,7 +40,9 @@ impl<T: BufRead + Seek> Recording<T> {
         let first = lines.next()?.ok_or(ReplayError::Empty)?;
         let init = match first.event::<IgnoredAny, IgnoredAny>() {
             Ok(Event::Init(init)) => init,
-            Ok(Event::Call(_)) => return Err(format_error(1, "a recording begins with an instance's init")),
+            Ok(Event::Call(_) | Event::Beside(_)) => {
+                return Err(format_error(1, "a recording begins with an instance's init"));
+            }
             Err(_) if !first.is_ended => return Err(ReplayError::Empty),
             Err(error) => return Err(error),
         };
@@ -70,7 +72,7 @@ impl<T: BufRead + Seek> Recording<T> {
                     }
                     survey.has_own |= is_own;
                 }
-                Ok(Event::Call(_)) => {}
+                Ok(Event::Call(_) | Event::Beside(_)) => {}
                 Err(_) if !line.is_ended => {
                     survey.torn_line = Some(line.number);
                     break;
@@ -89,7 +91,7 @@ impl<T: BufRead + Seek> Recording<T> {
 }
 
 fn kind_of(init: &Init, line: u64) -> Result<PolicyKind, ReplayError> {
-    if init.version != VERSION {
+    if !(1..=VERSION).contains(&init.version) {
         return Err(ReplayError::Version { line, version: init.version });
     }
     let kind = PolicyKind::ALL.into_iter().find(|kind| kind.to_string() == init.kind);

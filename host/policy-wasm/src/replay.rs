@@ -1,10 +1,14 @@
 //! A recording once more, on another build or another policy: every call with the facts, the time, the randomness and the imports'
-//! results that it had then. Decisions are compared with those recorded; faults of time are not, because machines differ.
+//! results that it had then, and between them what it heard and handed over, so that it knows what it knew. Decisions are compared with
+//! those recorded; faults of time are not, because machines differ.
 //!
 //! Where policies were swapped while it was recorded, a component that was among them is compared with its own decisions alone, and
 //! exactly; one that was not is compared with all, by what a host would do with the answers.
 
+mod beside;
+
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io::{BufRead, Seek};
 use std::sync::Arc;
 
@@ -17,7 +21,7 @@ use crate::imports::metrics::MetricTable;
 use crate::instance::{Fault, Instance, Owned};
 use crate::load::{digest, sorted};
 use crate::recording::{Recording, Survey};
-use crate::trace::{Call, Event, Init, VERSION};
+use crate::trace::{Call, Event, Init, VERSION, VERSION_WITH_BESIDE};
 use crate::worlds::{Asking, PrecisionWorld, RouteWorld, ScheduleWorld, World};
 use crate::{LoadError, LoadedPolicy, PolicyEngine, PolicyKind, PolicyOptions};
 
@@ -33,7 +37,9 @@ pub enum ReplayError {
     Read { line: u64, source: std::io::Error },
     #[error("line {line} is none of a recording: {detail}; give a .trace file that a host with [policy.record] wrote")]
     Format { line: u64, detail: String },
-    #[error("line {line}: version {version} of the format, this program reads {VERSION}; replay it with the host's own millrace")]
+    #[error(
+        "line {line}: version {version} of the format, this program reads 1 to {VERSION}; replay it with the host's own millrace"
+    )]
     Version { line: u64, version: u32 },
     #[error("the recording has no whole line; ask the recorded host something first")]
     Empty,
@@ -60,19 +66,56 @@ pub struct ReplayReport {
     pub other_imports: u64,
     /// The recording begins later than an instance did: what a policy kept in its own memory is missing.
     pub continued: bool,
+    /// What was called beside decisions, `feedback` and `handover`.
+    pub beside: BesideReport,
+    /// Events that the recording lacks between others, because there was no room for them: what a policy learnt in them is missing.
+    pub missed: u64,
+    /// An older host wrote the recording, which left out what is called beside decisions, and this policy exports that.
+    pub without_beside: bool,
     /// Digest of the policy that was recorded, of several the last that was compared with.
     pub recorded_sha256: String,
     /// The first ones.
     pub differences: Vec<Difference>,
 }
 
-/// A call that was decided otherwise.
+/// What came of what is called beside decisions. `calls = agreed + differed + skipped`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BesideReport {
+    pub calls: u64,
+    pub agreed: u64,
+    pub differed: u64,
+    /// As with decisions; or this policy does not export it, or is another one and refused memory that is not its own.
+    pub skipped: u64,
+}
+
+/// What a policy was called for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// The decision of this number.
+    Call(u64),
+    Feedback,
+    Save,
+    Restore,
+}
+
+impl fmt::Display for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Call(number) => write!(f, "call {number}"),
+            Self::Feedback => f.write_str("feedback"),
+            Self::Save => f.write_str("save of handover"),
+            Self::Restore => f.write_str("restore of handover"),
+        }
+    }
+}
+
+/// A call that came to another end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
     /// In the file, from 1.
     pub line: u64,
-    pub call: u64,
-    /// As JSON, or the fault.
+    pub asked: Asked,
+    /// As JSON, what was saved in hexadecimal digits, or the fault.
     pub recorded: String,
     pub replayed: String,
 }
@@ -117,6 +160,7 @@ fn run<W: World>(
         match line.event::<W::Arguments, W::Answer>()? {
             Event::Init(init) => replay.begin(line.number, init),
             Event::Call(call) => replay.call(line.number, call),
+            Event::Beside(beside) => replay.beside(line.number, beside),
         }
     }
     Ok(replay.report)
@@ -145,6 +189,8 @@ struct Replayed<W: World> {
     wants: Vec<u32>,
     /// Line of its last event.
     used: u64,
+    /// How it began, where it may have to begin once more.
+    begun: Option<Init>,
 }
 
 impl<W: World> Replay<'_, W> {
@@ -159,10 +205,12 @@ impl<W: World> Replay<'_, W> {
         }
         let is_of_other = self.has_own && init.sha256 != self.loaded.info().sha256;
         let (number, seed) = (init.instance, init.seed);
-        let mut replayed = Replayed { instance: None, is_of_other, seed, wants: Vec::new(), used: line };
+        let mut replayed = Replayed { instance: None, is_of_other, seed, wants: Vec::new(), used: line, begun: None };
         if !is_of_other {
             self.report.continued |= init.continued;
+            self.report.without_beside |= init.version < VERSION_WITH_BESIDE && self.exports_beside();
             self.report.recorded_sha256.clone_from(&init.sha256);
+            replayed.begun = (!self.exactly()).then(|| init.clone());
             match self.start(init) {
                 Ok((instance, wants)) => (replayed.instance, replayed.wants) = (Some(instance), wants),
                 Err((kind, detail)) => {
@@ -187,12 +235,15 @@ impl<W: World> Replay<'_, W> {
     fn call(&mut self, line: u64, call: Call<W::Arguments, W::Answer>) {
         self.report.calls += 1;
         let comparable = !call.imports.cut && !call.fault.as_deref().is_some_and(is_of_time);
+        // The same component on the same table has no reason to differ in anything.
+        let exactly = self.exactly();
         let replayed = self.instances.get_mut(&call.instance);
         let Some(replayed) = replayed else {
             self.report.skipped += 1;
             return;
         };
         replayed.used = line;
+        self.report.missed += if replayed.is_of_other { 0 } else { call.missed };
         let (Some(instance), true) = (&mut replayed.instance, comparable) else {
             self.report.skipped += 1;
             self.report.of_others += u64::from(replayed.is_of_other);
@@ -206,8 +257,6 @@ impl<W: World> Replay<'_, W> {
         let asking = Asking { call: call.call, deadline_us: instance.setup_us() };
         let answer = instance.decide_now(asking, facts);
         self.report.other_imports += instance.diverged_imports();
-        // The same component on the same table has no reason to differ in anything.
-        let exactly = self.has_own && self.config.is_none();
         let agreed = match (&answer, &call.answer) {
             (Ok(now), Some(then)) => now == then || (!exactly && W::agree(&asked, now, then)),
             (Err((kind, _)), None) => call.fault.as_deref() == Some(&kind.to_string()),
@@ -226,10 +275,25 @@ impl<W: World> Replay<'_, W> {
             return;
         }
         self.report.differed += 1;
+        let recorded = call.answer.as_ref().map_or_else(|| call.fault.unwrap_or_default(), json);
+        self.differs(Difference { line, asked: Asked::Call(call.call), recorded, replayed: now });
+    }
+
+    /// Keeps the first ones.
+    fn differs(&mut self, difference: Difference) {
         if self.report.differences.len() < MAX_EXAMPLES {
-            let recorded = call.answer.as_ref().map_or_else(|| call.fault.unwrap_or_default(), json);
-            self.report.differences.push(Difference { line, call: call.call, recorded, replayed: now });
+            self.report.differences.push(difference);
         }
+    }
+
+    /// Whether the policy is the one that was recorded, on its own table.
+    fn exactly(&self) -> bool {
+        self.has_own && self.config.is_none()
+    }
+
+    fn exports_beside(&self) -> bool {
+        let exports = self.loaded.prepared.exports.optional;
+        exports.observes() || exports.hands_over()
     }
 }
 

@@ -15,7 +15,7 @@ use crate::worlds::{self, Asking, PrecisionWorld, RouteWorld, ScheduleWorld, Wor
 const ROWS: usize = 4;
 
 pub(crate) fn precision(instance: &mut Instance<PrecisionWorld>, wants: &[u32]) -> Result<(), String> {
-    let (asks, precisions) = ([ask(0), ask(1)], table(kind::PREFILL_WEIGHT_BITS..=kind::PRECISION_DECODE_TOKENS_PER_S));
+    let (asks, precisions) = ([ask(0), ask(1)], table(kind::PREFILL_WEIGHT_BITS..=kind::PREFILL_KV_FORMAT));
     let arguments = worlds::choose_arguments(&asks, &precisions, &tenants(), wants);
     let (choices,) = instance.decide(asking(instance), arguments).map_err(text)?;
     let choices: Vec<Choice> = choices.into_iter().map(Choice::from).collect();
@@ -58,6 +58,7 @@ pub(crate) fn schedule(instance: &mut Instance<ScheduleWorld>, wants: &[u32]) ->
 pub(crate) fn beside<W: World>(instance: &mut Instance<W>, wants: &[u32]) -> Result<Option<Vec<u8>>, String> {
     let setup_us = instance.setup_us();
     let outcomes = wire::table(&outcomes(), wants);
+    instance.aside_now();
     instance.observe(outcomes, setup_us).map_err(|fault| format!("feedback: {}", text(fault)))?;
     if !instance.hands_over() {
         return Ok(None);
@@ -71,6 +72,7 @@ pub(crate) fn beside<W: World>(instance: &mut Instance<W>, wants: &[u32]) -> Res
 
 /// On a fresh instance.
 pub(crate) fn restore<W: World>(instance: &mut Instance<W>, saved: &[u8]) -> Result<(), String> {
+    instance.aside_now();
     let restored = instance.restore(saved, instance.setup_us());
     restored
         .map_err(text)

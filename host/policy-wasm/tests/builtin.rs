@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use millrace_core::Stage;
 use millrace_policy::{
     Ask, Budget, Choice, Decision, FairSchedule, LeastLoadedRoute, Plan, PrecisionPolicy, RoutePolicy, RouteRequest,
-    SchedulePolicy, Table, TierPrecision, kind,
+    SchedulePolicy, Table, TierPrecision, format, kind,
 };
 use millrace_policy_wasm::{LoadedPolicy, PolicyKind, builtin};
 use support::{Random, engine, request};
@@ -85,9 +85,13 @@ fn precision_decides_as_the_native_fallback() {
     policies.extend(fresh(PolicyKind::Precision).map(|loaded| loaded.precision().expect("an instance")));
     let mut random = Random(22);
     let all: Vec<u32> = (kind::PREFILL_WEIGHT_BITS..=kind::PRECISION_WAITING).collect();
-    for _ in 0..ROUNDS {
+    let formats: Vec<u32> = (kind::PREFILL_WEIGHT_FORMAT..=kind::PREFILL_KV_FORMAT).collect();
+    for round in 0..ROUNDS {
         let count = 1 + random.below(5) as usize;
-        let precisions = random.table(count, &all, 1_000);
+        // Every other round with so few numbers that formats alone tell many apart.
+        let numbers = random.table(count, &all, if round % 2 == 0 { 1_000 } else { 2 });
+        let columns = random.table(count, &formats, 6).columns.into_iter();
+        let precisions = columns.fold(numbers, |table, column| table.with(column.kind, column.values.to_vec()));
         let tenants = tenants(&mut random);
         let asks: Vec<Ask> = (0..random.below(6)).map(|_| support::ask(random.below(6), random.below(8_192))).collect();
         let expected: Vec<Choice> = TierPrecision::default().choices(&asks, &precisions, &tenants);
@@ -331,4 +335,33 @@ fn precisions_of_the_same_bits_are_told_apart() {
     assert_eq!(chosen([700, 0, 0]), 1, "not yet back");
     assert_eq!(chosen([700, 900, 0]), 2);
     assert_eq!(chosen([0, 900, 0]), 0, "what was relieved is taken again while the other is not");
+}
+
+/// By their formats, whatever rows they have: what one tenant is offered is not what another is.
+#[test]
+fn precisions_are_told_apart_by_their_formats_in_any_row() {
+    let mut policy = named(PolicyKind::Precision, "pressure").precision().expect("an instance");
+    let asks = [support::ask(0, 100)];
+    let tenants = Table::new(1).with(kind::TIER, vec![1]);
+    // Format of the weights and KV in use, a row each.
+    let mut chosen = |offered: &[(u32, u32)]| {
+        let each = |value: &dyn Fn(u32) -> u32| offered.iter().map(|(weights, _)| value(*weights)).collect::<Vec<u32>>();
+        let bits = |weights: u32| if weights == format::INT4 { 4 } else { 8 };
+        let precisions = Table::new(offered.len())
+            .with(kind::PREFILL_WEIGHT_BITS, each(&bits))
+            .with(kind::DECODE_WEIGHT_BITS, each(&bits))
+            .with(kind::PREFILL_WEIGHT_FORMAT, each(&|weights| weights))
+            .with(kind::DECODE_WEIGHT_FORMAT, each(&|weights| weights))
+            .with(kind::KV_FORMAT, each(&|_| format::BF16))
+            .with(kind::PREFILL_KV_FORMAT, each(&|_| format::BF16))
+            .with(kind::PRECISION_KV_USED_PER_MILLE, offered.iter().map(|(_, used)| *used).collect());
+        policy.choose(&asks, &precisions, &tenants).expect("choices")[0].precision
+    };
+    let (fp8, int8, int4) = (format::FP8_E4M3, format::INT8, format::INT4);
+    assert_eq!(chosen(&[(fp8, 0), (int8, 0), (int4, 0)]), 1, "INT8 is the more precise of eight bits");
+    assert_eq!(chosen(&[(fp8, 0), (int8, 900), (int4, 0)]), 0);
+    assert_eq!(chosen(&[(fp8, 900), (int8, 700), (int4, 0)]), 2, "neither is back");
+    assert_eq!(chosen(&[(int4, 0), (int8, 700)]), 0, "without FP8 on offer, INT8 is still left");
+    assert_eq!(chosen(&[(int4, 0), (int8, 0), (fp8, 700)]), 1, "and taken again in another row");
+    assert_eq!(chosen(&[(int4, 0), (fp8, 700)]), 0, "while FP8 is still left");
 }

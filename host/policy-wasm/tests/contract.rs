@@ -22,26 +22,34 @@ fn constants(source: &str) -> BTreeMap<u32, String> {
         .collect()
 }
 
+/// Number and name of every row of the table of the WIT that has this heading.
+fn wit_table(heading: &str) -> BTreeMap<u32, String> {
+    let text = read("wit/column-kinds.wit");
+    let rows = text.lines().skip_while(|line| !line.starts_with(heading)).skip(2);
+    let cells = rows.map_while(|line| line.strip_prefix("/// |")).map(|line| line.split('|').map(str::trim));
+    cells.filter_map(|mut cells| Some((cells.next()?.parse().ok()?, cells.next()?.to_owned()))).collect()
+}
+
+/// Names before numbers, between a line that ends with `from` and the next one that begins with `}` or is empty.
+fn named(path: &str, from: &str, before: &str, between: &str) -> BTreeMap<u32, String> {
+    let text = read(path);
+    let lines = text.lines().skip_while(|line| !line.ends_with(from)).skip(1);
+    let lines = lines.skip_while(|line| line.trim_start().starts_with(['"', '/']) || line.is_empty());
+    let lines = lines.take_while(|line| !line.starts_with('}') && !(line.is_empty() && path.ends_with(".py")));
+    let pairs = lines.filter_map(|line| line.trim().strip_prefix(before)?.trim_end_matches(',').split_once(between));
+    pairs.filter_map(|(name, number)| Some((number.parse().ok()?, name.to_lowercase().replace('_', "-")))).collect()
+}
+
 #[test]
 fn column_kinds_are_the_same_in_wit_host_and_sdk() {
-    let wit: BTreeMap<u32, String> = read("wit/column-kinds.wit")
-        .lines()
-        .filter_map(|line| {
-            let mut cells = line.strip_prefix("/// |")?.split('|').map(str::trim);
-            Some((cells.next()?.parse().ok()?, cells.next()?.to_owned()))
-        })
-        .collect();
+    let wit = wit_table("/// | kind |");
     let host = read("host/policy/src/table.rs");
     let host = constants(&host[host.find("pub mod kind").expect("the kinds")..]);
     let sdk = constants(&read("plugins/sdk/src/kind.rs"));
-    let other = |path: &str, before: &str, between: &str| -> BTreeMap<u32, String> {
-        let text = read(path);
-        let lines = text.lines().filter_map(|line| line.trim().strip_prefix(before)?.trim_end_matches(',').split_once(between));
-        lines.filter_map(|(name, number)| Some((number.parse().ok()?, name.to_lowercase().replace('_', "-")))).collect()
-    };
-    assert_eq!(other("plugins/python/millrace.py", "", " = "), wit);
-    assert_eq!(other("plugins/js/millrace.js", "", ": "), wit);
-    assert_eq!(other("plugins/c/millrace.h", "MILLRACE_", " = "), wit);
+    assert_eq!(named("plugins/python/millrace.py", "class kind:", "", " = "), wit);
+    assert_eq!(named("plugins/js/millrace.js", "kind = Object.freeze({", "", ": "), wit);
+    let c = "// Column kinds, one number for ever.";
+    assert_eq!(named("plugins/c/millrace.h", c, "MILLRACE_", " = "), wit);
     assert!(wit.len() > 30, "{wit:?}");
     // What stands for no value, in each language's words.
     for (path, absent) in [
@@ -57,6 +65,28 @@ fn column_kinds_are_the_same_in_wit_host_and_sdk() {
     // Host names carry units in words where the WIT does.
     assert_eq!(host, wit);
     assert_eq!(sdk, wit);
+}
+
+/// `0 => Self::Fp8E4m3,` as name in WIT spelling and number.
+fn variants(source: &str) -> BTreeMap<u32, String> {
+    let arms = source.lines().filter_map(|line| line.trim().trim_end_matches(',').split_once(" => Self::"));
+    let kebab = |name: &str| -> String {
+        let words = name.chars().map(|c| if c.is_uppercase() { format!("-{}", c.to_lowercase()) } else { c.to_string() });
+        words.collect::<String>().trim_start_matches('-').to_owned()
+    };
+    arms.filter_map(|(number, name)| Some((number.parse().ok()?, kebab(name)))).collect()
+}
+
+#[test]
+fn formats_are_the_same_in_wit_host_and_sdk() {
+    let wit = wit_table("/// | format |");
+    assert_eq!(wit.len(), 6, "{wit:?}");
+    assert_eq!(constants(&read("host/policy/src/format.rs")), wit);
+    assert_eq!(variants(&read("plugins/sdk/src/format.rs")), wit);
+    assert_eq!(named("plugins/python/millrace.py", "class formats:", "", " = "), wit);
+    assert_eq!(named("plugins/js/millrace.js", "formats = Object.freeze({", "", ": "), wit);
+    let c = "// Values of the kinds that name a format, one number for ever; more may come.";
+    assert_eq!(named("plugins/c/millrace.h", c, "MILLRACE_FORMAT_", " = "), wit);
 }
 
 #[test]

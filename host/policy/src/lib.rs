@@ -15,6 +15,7 @@ mod agreement;
 mod aside;
 mod breaker;
 mod fair_schedule;
+pub mod format;
 mod generation;
 mod least_loaded_route;
 mod lineage;

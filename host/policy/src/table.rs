@@ -100,6 +100,12 @@ pub mod kind {
     pub const PRECISION_PREFILL_TOKENS_PER_S: u32 = 68;
     /// Mean over its lanes that have measured it.
     pub const PRECISION_DECODE_TOKENS_PER_S: u32 = 69;
+    /// A number of [`crate::format`], as in the three behind it.
+    pub const PREFILL_WEIGHT_FORMAT: u32 = 70;
+    pub const DECODE_WEIGHT_FORMAT: u32 = 71;
+    /// In decode, as [`KV_BITS`] is.
+    pub const KV_FORMAT: u32 = 72;
+    pub const PREFILL_KV_FORMAT: u32 = 73;
     // outcomes
     /// 0 the model ended it, 1 its length, 2 the client left, 3 it failed.
     pub const OUTCOME: u32 = 80;

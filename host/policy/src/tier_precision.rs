@@ -1,9 +1,9 @@
 //! The native precision choice: by the tenant's tier, the length of the prompt and how full the pools are.
-//! It does not know recipes or formats, only their bits and cost.
+//! It does not know recipes, only bits, formats and cost.
 
 use std::cmp::Reverse;
 
-use crate::{Ask, Choice, Policy, PolicyFault, PrecisionPolicy, Table, kind};
+use crate::{Ask, Choice, Policy, PolicyFault, PrecisionPolicy, Table, format, kind};
 
 /// Gold: the most precise. Bulk: the cheapest. Standard: the operator's first; a long prompt takes the most precise while that
 /// one's pools have room; whatever was taken gives way to the cheapest where its pools are under pressure.
@@ -79,11 +79,17 @@ impl Offers {
             stages.iter().filter_map(|&kind| fact(row, kind)).sum::<u64>()
         };
         let divergence = |row: u32| fact(row, kind::KL_MICRONAT).unwrap_or(u64::MAX);
+        // Weights of as many bits: FP8 is farther from the unquantized model than INT8 (`host/model/QUALITY.md`).
+        let coarse = |row: u32| {
+            let stages = [kind::PREFILL_WEIGHT_FORMAT, kind::DECODE_WEIGHT_FORMAT];
+            stages.iter().filter(|&&kind| fact(row, kind) == Some(u64::from(format::FP8_E4M3))).count()
+        };
+        let worse = |row: u32| (divergence(row), coarse(row), row);
         let cost = |row: u32| fact(row, kind::RELATIVE_COST_PER_MILLE).unwrap_or(u64::MAX);
         Self {
             first: rows().next().unwrap_or(0),
-            most_precise: rows().min_by_key(|&row| (Reverse(bits(row)), divergence(row), row)).unwrap_or(0),
-            cheapest: rows().min_by_key(|&row| (cost(row), bits(row), row)).unwrap_or(0),
+            most_precise: rows().min_by_key(|&row| (Reverse(bits(row)), worse(row))).unwrap_or(0),
+            cheapest: rows().min_by_key(|&row| (cost(row), bits(row), worse(row))).unwrap_or(0),
         }
     }
 }
@@ -130,6 +136,24 @@ mod tests {
     fn a_long_standard_prompt_takes_the_most_precise_while_it_has_room() {
         assert_eq!(chosen(&[ask(1, 4_095), ask(1, 4_096)], &precisions([0; 3])), [0, 1]);
         assert_eq!(chosen(&[ask(1, 4_096)], &precisions([0, 900, 0])), [0]);
+    }
+
+    /// Of equal bits and cost: what the operator measured comes first, then the format, then the operator's order.
+    #[test]
+    fn int8_is_more_precise_than_fp8_unless_the_operator_measured_otherwise() {
+        let bits = [kind::PREFILL_WEIGHT_BITS, kind::DECODE_WEIGHT_BITS, kind::KV_BITS];
+        let alike = bits.iter().fold(Table::new(3), |table, kind| table.with(*kind, vec![8; 3]));
+        let formats = |prefill: [u32; 3], decode: [u32; 3]| {
+            alike.clone().with(kind::PREFILL_WEIGHT_FORMAT, prefill.to_vec()).with(kind::DECODE_WEIGHT_FORMAT, decode.to_vec())
+        };
+        let (fp8, int8) = (format::FP8_E4M3, format::INT8);
+        let (bulk_and_gold, mixed) = ([ask(0, 10), ask(2, 10)], formats([fp8, int8, int8], [fp8, fp8, int8]));
+        assert_eq!(chosen(&bulk_and_gold, &alike), [0, 0]);
+        assert_eq!(chosen(&bulk_and_gold, &mixed), [2, 2]);
+        assert_eq!(chosen(&bulk_and_gold, &formats([fp8, int8, int8], [fp8; 3])), [1, 1]);
+        assert_eq!(chosen(&bulk_and_gold, &formats([int8; 3], [int8; 3])), [0, 0]);
+        let measured = mixed.with(kind::KL_MICRONAT, vec![700, u32::MAX, 900]);
+        assert_eq!(chosen(&bulk_and_gold, &measured), [0, 0]);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use std::cmp::Reverse;
 
 use millrace_policy_sdk::precision::{Ask, Choice, Precision};
-use millrace_policy_sdk::{Policy, Table, kind, precision_policy};
+use millrace_policy_sdk::{Format, Policy, Table, kind, precision_policy};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -45,6 +45,8 @@ impl Policy for Tier {
         kind::RELATIVE_COST_PER_MILLE,
         kind::LANES_READY,
         kind::PRECISION_KV_USED_PER_MILLE,
+        kind::PREFILL_WEIGHT_FORMAT,
+        kind::DECODE_WEIGHT_FORMAT,
     ];
 
     fn new(config: Config) -> Result<Self, Vec<String>> {
@@ -106,12 +108,16 @@ impl Offers {
         let bits = |row: u32| stages.iter().map(|stage| u64::from(stage.or(row, 0))).sum::<u64>();
         // Unknown counts as worst; values stop below u32::MAX, which means absent.
         let divergence = |row: u32| precisions.column(kind::KL_MICRONAT).or(row, u32::MAX);
+        // Weights of as many bits: FP8 is farther from the unquantized model than INT8.
+        let weights = [kind::PREFILL_WEIGHT_FORMAT, kind::DECODE_WEIGHT_FORMAT].map(|kind| precisions.column(kind));
+        let coarse = |row: u32| weights.iter().filter(|stage| stage.format(row) == Some(Format::Fp8E4m3)).count();
+        let worse = |row: u32| (divergence(row), coarse(row), row);
         let cost = |row: u32| precisions.column(kind::RELATIVE_COST_PER_MILLE).or(row, u32::MAX);
         let best = |found: Option<&u32>| found.copied().unwrap_or(0);
         Self {
             first: best(rows.first()),
-            most_precise: best(rows.iter().min_by_key(|&&row| (Reverse(bits(row)), divergence(row), row))),
-            cheapest: best(rows.iter().min_by_key(|&&row| (cost(row), bits(row), row))),
+            most_precise: best(rows.iter().min_by_key(|&&row| (Reverse(bits(row)), worse(row)))),
+            cheapest: best(rows.iter().min_by_key(|&&row| (cost(row), bits(row), worse(row)))),
         }
     }
 }

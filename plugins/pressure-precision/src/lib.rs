@@ -1,13 +1,14 @@
 //! Pressure-adaptive precision: everybody is served with the most precise precision whose pools have room, and step by step with
 //! cheaper ones as those fill up; relief comes later than pressure, so that the choice does not swing.
 //!
-//! Precisions are taken from the most bits to the fewest. One is left while its KV is used beyond `pressure_per_mille` or more than
+//! Precisions are taken from the most bits to the fewest; of as many bits first what the operator measured to be closer, then INT8 before
+//! FP8, then in the operator's order. One is left while its KV is used beyond `pressure_per_mille` or more than
 //! `max_waiting` requests wait for it, and taken again once both are below three quarters of that. Gold goes one step later.
 
 use std::cmp::Reverse;
 
 use millrace_policy_sdk::precision::{Ask, Choice, Precision};
-use millrace_policy_sdk::{Policy, Table, kind, precision_policy};
+use millrace_policy_sdk::{Format, Policy, Table, kind, precision_policy};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -31,9 +32,13 @@ struct Adaptive {
     left: Vec<Name>,
 }
 
-/// What tells a precision from call to call: its bits, and which of those with the same bits it is, because FP8 and INT8 have the same.
-/// The host names them in one order.
-type Name = (u64, u32);
+/// What tells a precision from call to call; rows do not, because what is offered differs from tenant to tenant.
+#[derive(PartialEq, Eq)]
+enum Name {
+    Formats([Format; 4]),
+    /// Of a host that tells no formats: the bits, and which of those with the same bits it is, in the host's order.
+    Bits(u64, u32),
+}
 
 const STANDARD: u32 = 1;
 const GOLD: u32 = 2;
@@ -48,9 +53,14 @@ impl Policy for Adaptive {
         kind::PREFILL_WEIGHT_BITS,
         kind::DECODE_WEIGHT_BITS,
         kind::KV_BITS,
+        kind::KL_MICRONAT,
         kind::LANES_READY,
         kind::PRECISION_KV_USED_PER_MILLE,
         kind::PRECISION_WAITING,
+        kind::PREFILL_WEIGHT_FORMAT,
+        kind::DECODE_WEIGHT_FORMAT,
+        kind::KV_FORMAT,
+        kind::PREFILL_KV_FORMAT,
     ];
 
     fn new(config: Config) -> Result<Self, Vec<String>> {
@@ -72,7 +82,9 @@ impl Precision for Adaptive {
         if rows.is_empty() {
             rows = (0..precisions.rows).collect();
         }
-        rows.sort_unstable_by_key(|&row| (Reverse(bits(row, precisions)), row));
+        rows.sort_unstable_by_key(|&row| {
+            (Reverse(bits(row, precisions)), divergence(row, precisions), coarse(row, precisions), row)
+        });
         rows.iter().for_each(|&row| self.update(row, precisions));
         let is_open = |row: u32| !self.left.contains(&name(row, precisions));
         // The cheapest takes what nobody else does.
@@ -109,9 +121,27 @@ impl Adaptive {
 precision_policy!(Adaptive);
 
 fn name(row: u32, precisions: &Table) -> Name {
+    let format = |kind: u32| precisions.column(kind).format(row);
+    let weights = (format(kind::PREFILL_WEIGHT_FORMAT), format(kind::DECODE_WEIGHT_FORMAT));
+    if let ((Some(prefill), Some(decode)), Some(kv), Some(before)) =
+        (weights, format(kind::KV_FORMAT), format(kind::PREFILL_KV_FORMAT))
+    {
+        return Name::Formats([prefill, decode, kv, before]);
+    }
     let own = bits(row, precisions);
     let before = (0..row).filter(|&other| bits(other, precisions) == own).count();
-    (own, u32::try_from(before).unwrap_or(u32::MAX))
+    Name::Bits(own, u32::try_from(before).unwrap_or(u32::MAX))
+}
+
+/// As the operator says; unknown counts as worst.
+fn divergence(row: u32, precisions: &Table) -> u32 {
+    precisions.column(kind::KL_MICRONAT).or(row, u32::MAX)
+}
+
+/// Stages whose weights are FP8: farther from the unquantized model than INT8, which has as many bits.
+fn coarse(row: u32, precisions: &Table) -> usize {
+    let weights = [kind::PREFILL_WEIGHT_FORMAT, kind::DECODE_WEIGHT_FORMAT];
+    weights.iter().filter(|&&kind| precisions.column(kind).format(row) == Some(Format::Fp8E4m3)).count()
 }
 
 /// Of weights and KV; unknown counts as 16. Prefill is told apart too.

@@ -29,13 +29,21 @@
 //! schedule_policy!(Oldest);
 //! ```
 //!
+//! With the features `feedback` and `handover` a policy may also hear what became of requests, and hand its memory over at a swap: the
+//! modules of these names have a trait and a macro each.
+//!
 //! Build it for `wasm32-unknown-unknown` as a `cdylib`; the host takes the result as it is or as a component. Name and version
 //! of the policy are those of its package. It does not know how the host uses answers: `wit/` says that.
 
+mod format;
 pub mod kind;
 mod policy;
 mod table;
 
+#[cfg(feature = "feedback")]
+pub mod feedback;
+#[cfg(feature = "handover")]
+pub mod handover;
 #[cfg(feature = "precision")]
 pub mod precision;
 #[cfg(feature = "route")]
@@ -60,6 +68,7 @@ use route as world;
 #[cfg(feature = "schedule")]
 use schedule as world;
 
+pub use format::Format;
 pub use policy::{NoConfig, Policy};
 pub use table::Column;
 pub use world::bindings::millrace::policy::types::{Attribute, Table};

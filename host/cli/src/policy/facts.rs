@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::time::Instant;
 
 use millrace_core::{Clock, LaneId, RequestId, SeqId, Stage, TenantId};
-use millrace_policy::{Ask, Budget, RouteRequest, Table, kind};
+use millrace_policy::{Ask, Budget, RouteRequest, Table, format, kind};
 use millrace_scheduler::{Entry, RowFacts, RowState, TenantLedger, TenantShare, rows_table};
 
 /// Tenants that the facts have.
@@ -93,10 +93,11 @@ pub(super) fn lanes(count: usize) -> Table {
 }
 
 pub(super) fn precisions(count: usize) -> Table {
-    table(count, kind::PREFILL_WEIGHT_BITS..=kind::PRECISION_DECODE_TOKENS_PER_S, |kind, row| match kind {
+    table(count, kind::PREFILL_WEIGHT_BITS..=kind::PREFILL_KV_FORMAT, |kind, row| match kind {
         kind::PREFILL_WEIGHT_BITS | kind::DECODE_WEIGHT_BITS | kind::KV_BITS => [16, 8, 4][row as usize % 3],
         kind::RELATIVE_COST_PER_MILLE | kind::PRECISION_KV_USED_PER_MILLE => scattered(row) % 1_000 + 1,
         kind::LANES_READY => 1,
+        kind::PREFILL_WEIGHT_FORMAT..=kind::PREFILL_KV_FORMAT => [format::BF16, format::FP8_E4M3, format::INT4][row as usize % 3],
         _ => scattered(row),
     })
 }

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
-use millrace_policy_wasm::{PolicyKind, contract};
+use millrace_policy_wasm::PolicyKind;
+use millrace_policy_wasm::contract::{self, Beside};
 
 use super::Kind;
 use crate::output::say;
@@ -24,6 +25,25 @@ pub(crate) struct NewArgs {
     lang: Language,
     #[arg(long)]
     kind: Kind,
+    /// What it exports beside its decision: hears what became of requests, hands its memory over at a swap.
+    #[arg(long, value_name = "INTERFACES", value_delimiter = ',')]
+    with: Vec<With>,
+}
+
+/// See `wit/feedback.wit` and `wit/handover.wit`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum With {
+    Feedback,
+    Handover,
+}
+
+/// What a project is to be.
+struct Project<'a> {
+    name: &'a str,
+    language: Language,
+    kind: PolicyKind,
+    /// Each once.
+    beside: Vec<Beside>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -38,8 +58,11 @@ enum Language {
 type File = (String, Vec<u8>);
 
 /// Files of the SDK in Rust, which is a package of its own in the project.
-const RUST_SDK: [(&str, &str); 8] = [
+const RUST_SDK: [(&str, &str); 11] = [
     ("Cargo.toml", include_str!("../../../../plugins/sdk/Cargo.toml")),
+    ("src/feedback.rs", include_str!("../../../../plugins/sdk/src/feedback.rs")),
+    ("src/format.rs", include_str!("../../../../plugins/sdk/src/format.rs")),
+    ("src/handover.rs", include_str!("../../../../plugins/sdk/src/handover.rs")),
     ("src/kind.rs", include_str!("../../../../plugins/sdk/src/kind.rs")),
     ("src/lib.rs", include_str!("../../../../plugins/sdk/src/lib.rs")),
     ("src/policy.rs", include_str!("../../../../plugins/sdk/src/policy.rs")),
@@ -59,7 +82,10 @@ pub(crate) fn run(args: &NewArgs) -> Result<(), Failure> {
     if directory.exists() {
         return Err(UsageError(format!("{} is there already; name a new directory", directory.display())).into());
     }
-    for (path, bytes) in files(args.lang, args.kind.into(), name)? {
+    let has = |with: With| args.with.contains(&with);
+    let beside = [(With::Feedback, Beside::Feedback), (With::Handover, Beside::Handover)];
+    let beside = beside.into_iter().filter(|(with, _)| has(*with)).map(|(_, beside)| beside).collect();
+    for (path, bytes) in files(&Project { name, language: args.lang, kind: args.kind.into(), beside })? {
         write(&directory.join(path), &bytes)?;
     }
     say!("{}: a {} policy; build it with {}/build.sh", directory.display(), PolicyKind::from(args.kind), directory.display());
@@ -85,26 +111,36 @@ fn write(path: &Path, bytes: &[u8]) -> Result<()> {
 }
 
 /// All of a project.
-fn files(language: Language, kind: PolicyKind, name: &str) -> Result<Vec<File>> {
-    let (script, source) = (script(language), policy(language, kind));
+fn files(project: &Project<'_>) -> Result<Vec<File>> {
+    let Project { name, language, kind, beside } = project;
     let (title, path) = match language {
         Language::Rust => ("Rust", "src/lib.rs"),
         Language::Python => ("Python", "policy.py"),
         Language::Js => ("JavaScript", "policy.js"),
         Language::C => ("C", "policy.c"),
     };
+    // Of the policy, in Rust.
+    let type_name = match kind {
+        PolicyKind::Precision => "CheapForBulk",
+        PolicyKind::Route => "LeastWork",
+        PolicyKind::Schedule => "Oldest",
+    };
     let filled = |text: &str| {
         let kind = kind.to_string();
         let module = name.replace('-', "_");
-        let pairs = [("name", name), ("kind", &*kind), ("module", &*module), ("language", title), ("source", path)];
-        pairs.iter().fold(text.to_owned(), |text, (key, value)| text.replace(&format!("{{{{{key}}}}}"), value)).into_bytes()
+        let pairs =
+            [("name", *name), ("kind", &*kind), ("module", &*module), ("language", title), ("source", path), ("type", type_name)];
+        let text = parts(text, beside);
+        pairs.iter().fold(text, |text, (key, value)| text.replace(&format!("{{{{{key}}}}}"), value)).into_bytes()
     };
-    let mut files: Vec<File> =
-        contract::FILES.iter().map(|(name, text)| (format!("wit/{name}"), text.as_bytes().to_vec())).collect();
-    files.push(("build.sh".to_owned(), filled(script)));
+    // In Rust the SDK exports what is beside the decision, in worlds of its own.
+    let in_world = if *language == Language::Rust { &[] } else { beside.as_slice() };
+    let contract = contract::files_with(*kind, in_world).into_iter();
+    let mut files: Vec<File> = contract.map(|(name, text)| (format!("wit/{name}"), text.into_bytes())).collect();
+    files.push(("build.sh".to_owned(), filled(script(*language))));
     files.push(("README.md".to_owned(), filled(include_str!("templates/README.md.in"))));
     files.push((".gitignore".to_owned(), format!("/target\n/.tools\n__pycache__/\n/{name}.wasm\n").into_bytes()));
-    files.push((path.to_owned(), filled(&source)));
+    files.push((path.to_owned(), filled(&policy(project))));
     match language {
         Language::Rust => {
             files.push(("Cargo.toml".to_owned(), filled(include_str!("templates/rust/Cargo.toml.in"))));
@@ -114,7 +150,8 @@ fn files(language: Language, kind: PolicyKind, name: &str) -> Result<Vec<File>> 
         Language::Js => files.push(text("millrace.js", include_str!("../../../../plugins/js/millrace.js"))),
         Language::C => {
             files.push(text("millrace.h", include_str!("../../../../plugins/c/millrace.h")));
-            let bindings = contract::c_bindings(kind).map_err(|error| anyhow::anyhow!("the C bindings are not made: {error}"))?;
+            let bindings =
+                contract::c_bindings(*kind, beside).map_err(|error| anyhow::anyhow!("the C bindings are not made: {error}"))?;
             files.extend(bindings.into_iter().map(|(name, bytes)| (format!("bindings/{name}"), bytes)));
         }
     }
@@ -134,8 +171,31 @@ fn script(language: Language) -> &'static str {
     }
 }
 
-/// The policy to change. In C the lifecycle is the same for every kind.
-fn policy(language: Language, kind: PolicyKind) -> String {
+/// Keeps what stands between `{{#NAME}}` and `{{/NAME}}` where the project has that, and leaves it out elsewhere; a mark that is alone on
+/// its line goes with the line. `beside` is either interface, `plain` none, `unheard` a policy that hands over and does not hear.
+fn parts(text: &str, beside: &[Beside]) -> String {
+    let (hears, hands_over) = (beside.contains(&Beside::Feedback), beside.contains(&Beside::Handover));
+    let names = [
+        ("feedback", hears),
+        ("handover", hands_over),
+        ("beside", hears || hands_over),
+        ("plain", !hears && !hands_over),
+        ("unheard", hands_over && !hears),
+    ];
+    names.into_iter().fold(text.to_owned(), |text, (name, is_kept)| {
+        let (from, to) = (format!("{{{{#{name}}}}}"), format!("{{{{/{name}}}}}"));
+        let text = text.replace(&format!("{from}\n"), &from).replace(&format!("{to}\n"), &to);
+        let mut pieces = text.split(&from);
+        let first = pieces.next().unwrap_or_default().to_owned();
+        pieces.fold(first, |kept, piece| {
+            let (inner, rest) = piece.split_once(&to).unwrap_or(("", piece));
+            kept + if is_kept { inner } else { "" } + rest
+        })
+    })
+}
+
+/// The policy to change. In C the lifecycle is the same for every kind, and in every language so is what comes beside the decision.
+fn policy(Project { language, kind, .. }: &Project<'_>) -> String {
     macro_rules! of_kind {
         ($folder:literal, $end:literal) => {
             match kind {
@@ -145,11 +205,23 @@ fn policy(language: Language, kind: PolicyKind) -> String {
             }
         };
     }
+    macro_rules! beside {
+        ($folder:literal, $end:literal) => {
+            [
+                "{{#feedback}}\n",
+                include_str!(concat!("templates/", $folder, "/feedback.", $end)),
+                "{{/feedback}}{{#handover}}\n",
+                include_str!(concat!("templates/", $folder, "/handover.", $end)),
+                "{{/handover}}",
+            ]
+            .concat()
+        };
+    }
     match language {
-        Language::Rust => of_kind!("rust", "rs").to_owned(),
-        Language::Python => of_kind!("python", "py").to_owned(),
-        Language::Js => of_kind!("js", "js").to_owned(),
-        Language::C => [of_kind!("c", "c"), include_str!("templates/c/lifecycle.c")].concat(),
+        Language::Rust => [of_kind!("rust", "rs"), &beside!("rust", "rs.in")].concat(),
+        Language::Python => [of_kind!("python", "py"), &beside!("python", "py")].concat(),
+        Language::Js => [of_kind!("js", "js"), &beside!("js", "js")].concat(),
+        Language::C => [of_kind!("c", "c"), include_str!("templates/c/lifecycle.c"), &beside!("c", "c")].concat(),
     }
 }
 
@@ -171,22 +243,80 @@ mod tests {
         assert_eq!(there, RUST_SDK.map(|(path, _)| path));
     }
 
-    #[test]
-    fn every_project_is_complete_and_filled_in() {
-        for language in [Language::Rust, Language::Python, Language::Js, Language::C] {
+    const LANGUAGES: [Language; 4] = [Language::Rust, Language::Python, Language::Js, Language::C];
+    const NOTHING: &[Beside] = &[];
+    const ALL: [&[Beside]; 4] = [NOTHING, &[Beside::Feedback], &[Beside::Handover], &[Beside::Feedback, Beside::Handover]];
+
+    fn project(language: Language, kind: PolicyKind, beside: &[Beside]) -> Vec<File> {
+        files(&Project { name: "night-shift", language, kind, beside: beside.to_vec() }).expect("files")
+    }
+
+    fn text_of(files: &[File], path: &str) -> String {
+        let file = files.iter().find(|(name, _)| name == path);
+        String::from_utf8_lossy(&file.expect(path).1).into_owned()
+    }
+
+    fn source(language: Language) -> &'static str {
+        match language {
+            Language::Rust => "src/lib.rs",
+            Language::Python => "policy.py",
+            Language::Js => "policy.js",
+            Language::C => "policy.c",
+        }
+    }
+
+    fn each(mut check: impl FnMut(Language, PolicyKind, &[Beside])) {
+        for language in LANGUAGES {
             for kind in PolicyKind::ALL {
-                let files = files(language, kind, "night-shift").expect("files");
-                let paths: BTreeSet<&str> = files.iter().map(|(path, _)| path.as_str()).collect();
-                assert_eq!(paths.len(), files.len(), "{language:?} {kind}: a file twice");
-                assert!(paths.contains("build.sh") && paths.contains("wit/worlds.wit"), "{paths:?}");
-                for (path, bytes) in &files {
-                    let text = String::from_utf8_lossy(bytes);
-                    assert!(!text.contains("{{name") && !text.contains("{{kind") && !text.contains("{{m"), "{language:?} {path}");
-                }
-                let script = files.iter().find(|(path, _)| path == "build.sh").expect("a script");
-                assert!(String::from_utf8_lossy(&script.1).contains("night-shift.wasm"));
+                ALL.iter().for_each(|beside| check(language, kind, beside));
             }
         }
+    }
+
+    #[test]
+    fn every_project_is_complete_and_filled_in() {
+        each(|language, kind, beside| {
+            let files = project(language, kind, beside);
+            let paths: BTreeSet<&str> = files.iter().map(|(path, _)| path.as_str()).collect();
+            assert_eq!(paths.len(), files.len(), "{language:?} {kind}: a file twice");
+            assert!(paths.contains("build.sh") && paths.contains("wit/worlds.wit"), "{paths:?}");
+            for (path, bytes) in &files {
+                let text = String::from_utf8_lossy(bytes);
+                let marks = ["{{name", "{{kind", "{{m", "{{#", "{{/", "{{type"];
+                assert!(marks.iter().all(|mark| !text.contains(mark)), "{language:?} {kind} {beside:?} {path}");
+            }
+            assert!(text_of(&files, "build.sh").contains("night-shift.wasm"));
+        });
+    }
+
+    /// What a project exports beside its decision is in its world, or in Rust in the SDK's features, and in its source; nowhere else.
+    #[test]
+    fn a_project_has_what_it_was_asked_for_beside_its_decision() {
+        each(|language, kind, beside| {
+            let files = project(language, kind, beside);
+            let (source, worlds) = (text_of(&files, source(language)), text_of(&files, "wit/worlds.wit"));
+            let sdk = if language == Language::Rust { text_of(&files, "Cargo.toml") } else { worlds.clone() };
+            for (interface, function) in [(Beside::Feedback, "observe("), (Beside::Handover, "restore(")] {
+                let is_wanted = beside.contains(&interface);
+                let what = format!("{language:?} {kind} {beside:?} {interface:?}");
+                assert_eq!(source.contains(function), is_wanted, "{what}");
+                assert_eq!(sdk.contains(interface.name()), is_wanted, "{what}");
+            }
+            assert_eq!(source.contains("learnt"), !beside.is_empty(), "{language:?} {kind} {beside:?}");
+            // One world of the three has it.
+            assert!(worlds.matches("export feedback;").count() <= 1 && worlds.matches("export lifecycle;").count() == 3);
+            assert!(!source.contains("\n\n\n\n") && source.ends_with('\n') && !source.ends_with("\n\n"), "{source}");
+        });
+    }
+
+    #[test]
+    fn parts_are_kept_where_they_are_wanted() {
+        let text = "a\n{{#feedback}}\nb\n{{/feedback}}\nc{{#handover}}, d{{/handover}}{{#plain}}, e{{/plain}}\n{{#unheard}}\nf\n{{/unheard}}\n";
+        let of = |beside: &[Beside]| parts(text, beside);
+        assert_eq!(of(&[]), "a\nc, e\n");
+        assert_eq!(of(&[Beside::Feedback]), "a\nb\nc\n");
+        assert_eq!(of(&[Beside::Handover]), "a\nc, d\nf\n");
+        assert_eq!(of(&[Beside::Feedback, Beside::Handover]), "a\nb\nc, d\n");
     }
 
     #[test]

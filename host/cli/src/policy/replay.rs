@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::Args;
-use millrace_policy_wasm::{Recording, ReplayReport};
+use millrace_policy_wasm::{Asked, BesideReport, Recording, ReplayReport};
 use serde_json::{Value, json};
 
 use super::check;
@@ -46,9 +46,13 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     } else {
         print(&report, &source.inspection.sha256);
     }
-    if report.differed > 0 {
+    if report.differed + report.beside.differed > 0 {
+        let beside = match report.beside.differed {
+            0 => String::new(),
+            differed => format!("; so do {differed} of {} calls of feedback and handover", report.beside.calls),
+        };
         return Err(Failure::Failed(anyhow::anyhow!(
-            "{} of {} decisions differ from those recorded",
+            "{} of {} decisions differ from those recorded{beside}",
             report.differed,
             report.calls
         )));
@@ -73,16 +77,18 @@ fn open(path: &Path) -> anyhow::Result<File> {
 
 fn print(report: &ReplayReport, sha256: &str) {
     for difference in &report.differences {
-        say!("line {}, call {}:", difference.line, difference.call);
+        say!("line {}, {}:", difference.line, difference.asked);
         say!("  - {}", difference.recorded);
         say!("  + {}", difference.replayed);
     }
     let shown = report.differences.len() as u64;
-    if report.differed > shown {
-        say!("and {} further differences", report.differed - shown);
+    let all = report.differed + report.beside.differed;
+    if all > shown {
+        say!("and {} further differences", all - shown);
     }
     let ReplayReport { calls, agreed, differed, skipped, of_others, other_imports, .. } = report;
     say!("{calls} calls: {agreed} decided the same, {differed} otherwise, {skipped} not compared (late, or recorded in part)");
+    print_beside(report);
     if *of_others > 0 {
         say!("{of_others} of those not compared were decided by another component, which was in force for some of the time");
     }
@@ -103,11 +109,40 @@ fn print(report: &ReplayReport, sha256: &str) {
     }
 }
 
+/// What was called beside decisions, and what of it the recording lacks.
+fn print_beside(report: &ReplayReport) {
+    let BesideReport { calls, agreed, differed, skipped } = report.beside;
+    if calls > 0 {
+        say!(
+            "{calls} calls of feedback and handover: {agreed} came to the same end, {differed} to another, {skipped} not compared"
+        );
+    }
+    if report.missed > 0 {
+        let missed = report.missed;
+        say!(
+            "{missed} events are missing between others, because the disk was slower than the policy: what it learnt in them is unknown"
+        );
+    }
+    if report.without_beside {
+        say!(
+            "an older millrace recorded this and left out feedback and handover, which this policy exports: decisions that depend on them \
+             differ; record anew with this version to compare those"
+        );
+    }
+}
+
 fn object(report: &ReplayReport) -> Value {
-    let difference = |d: &millrace_policy_wasm::Difference| json!({"line": d.line, "call": d.call, "recorded": d.recorded, "replayed": d.replayed});
+    let number = |asked: Asked| if let Asked::Call(number) = asked { Some(number) } else { None };
+    let difference = |d: &millrace_policy_wasm::Difference| {
+        let asked = d.asked.to_string();
+        json!({"line": d.line, "call": number(d.asked), "asked": asked, "recorded": d.recorded, "replayed": d.replayed})
+    };
+    let BesideReport { calls, agreed, differed, skipped } = report.beside;
     json!({
         "calls": report.calls, "agreed": report.agreed, "differed": report.differed, "skipped": report.skipped,
         "of_others": report.of_others, "not_started": report.not_started, "torn_line": report.torn_line,
+        "beside": {"calls": calls, "agreed": agreed, "differed": differed, "skipped": skipped},
+        "missed": report.missed, "without_beside": report.without_beside,
         "other_imports": report.other_imports, "continued": report.continued, "recorded_sha256": report.recorded_sha256,
         "differences": report.differences.iter().map(difference).collect::<Vec<_>>(),
     })

@@ -55,6 +55,24 @@ fn lanes() -> Lanes {
     Lanes::new(&config, "0123456789abcdef", &pools)
 }
 
+/// A lane as nobody has used it.
+fn idle(row: usize, lane: &Lane) -> LaneFacts {
+    LaneFacts {
+        lane: LaneId(count(row)),
+        name: lane.name.to_string(),
+        precision: lane.precision,
+        waiting: 0,
+        running: 0,
+        kv_used_per_mille: 0,
+        free_pages: 1,
+        total_pages: 1,
+        ttft_us: 1,
+        itl_us: 1,
+        speed: LaneSpeed::default(),
+        healthy: false,
+    }
+}
+
 fn engine(healthy: [bool; 3]) -> EngineSnapshot {
     let lanes = lanes();
     let speed = |i: usize| LaneSpeed {
@@ -63,18 +81,12 @@ fn engine(healthy: [bool; 3]) -> EngineSnapshot {
         decode_step_us: [8, 0, 9][i],
     };
     let facts = |(i, lane): (usize, &Lane)| LaneFacts {
-        lane: LaneId(count(i)),
-        name: lane.name.to_string(),
-        precision: lane.precision,
         waiting: count(i) + 1,
-        running: 0,
         kv_used_per_mille: [100, 200, 900][i],
-        free_pages: 1,
         total_pages: [300, 10, 100][i],
-        ttft_us: 1,
-        itl_us: 1,
         speed: speed(i),
         healthy: healthy[i],
+        ..idle(i, lane)
     };
     EngineSnapshot { lanes: lanes.rows.iter().enumerate().map(facts).collect(), ..EngineSnapshot::default() }
 }
@@ -107,6 +119,40 @@ fn a_tenant_is_offered_what_its_healthy_lanes_have() {
     assert_eq!(lanes.offer(0, &engine([false, true, false])).rows, [1]);
     assert_eq!(lanes.offer(1, &engine([false, true, false])).rows, [0; 0]);
     assert_eq!(lanes.offer(9, &engine([true, true, true])).rows, [0; 0]);
+}
+
+/// FP8 and INT8 have the same bits.
+#[test]
+fn formats_tell_every_precision_from_every_other() {
+    let pool = |name: &str, stage: &str, recipe: &str, kv: &str| {
+        format!("[pool.{name}]\nstage = \"{stage}\"\nrecipe = \"{recipe}\"\nkv = \"{kv}\"\n")
+    };
+    let recipes = ["stored", "bf16", "fp8", "int8", "int4"];
+    let all: Vec<(&str, &str)> = recipes.iter().flat_map(|recipe| ["bf16", "fp8"].map(|kv| (*recipe, kv))).collect();
+    let mut text = "[model.m]\nname = \"m\"\npath = \"m.gguf\"\n".to_owned();
+    for (i, (recipe, kv)) in all.iter().enumerate() {
+        text += &(pool(&format!("p{i}"), "prefill", recipe, kv) + &pool(&format!("d{i}"), "decode", recipe, kv));
+    }
+    let pairs: Vec<(usize, usize)> = (0..all.len()).flat_map(|p| (0..all.len()).map(move |d| (p, d))).collect();
+    let of_lane = |(p, d): &(usize, usize)| format!("[lane.l{p}x{d}]\nprefill = \"p{p}\"\ndecode = \"d{d}\"\n");
+    text += &pairs.iter().map(of_lane).collect::<String>();
+    text += "[tenant.t]\nkey_sha256 = \"1111111111111111111111111111111111111111111111111111111111111111\"\n";
+    let config = millrace_config::parse(&text, "test").unwrap_or_else(|e| panic!("{e}"));
+    let lanes = Lanes::new(&config, "", &[]);
+    let facts = |(i, lane): (usize, &Lane)| LaneFacts { healthy: true, ..idle(i, lane) };
+    let engine = EngineSnapshot { lanes: lanes.rows.iter().enumerate().map(facts).collect(), ..EngineSnapshot::default() };
+    let table = lanes.offer(0, &engine).table;
+    let kinds = [kind::PREFILL_WEIGHT_FORMAT, kind::DECODE_WEIGHT_FORMAT, kind::KV_FORMAT, kind::PREFILL_KV_FORMAT];
+    let of = |row: usize| kinds.map(|kind| table.value(kind, row));
+    let mut names: Vec<_> = (0..table.rows as usize).map(of).collect();
+    let (fp8, int4, bf16) = (Some(format::FP8_E4M3), Some(format::INT4), Some(format::BF16));
+    // Prefill FP8 with KV in BF16, decode INT4 with KV in FP8.
+    let row = pairs.iter().position(|(p, d)| (all[*p], all[*d]) == (("fp8", "bf16"), ("int4", "fp8"))).expect("the lane");
+    assert_eq!(of(row), [fp8, int4, fp8, bf16]);
+    assert_eq!(of(0), [Some(format::STORED), Some(format::STORED), bf16, bf16]);
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), pairs.len());
 }
 
 #[test]

@@ -8,12 +8,25 @@
 
 enum { BULK = 0, STANDARD = 1 };
 
-static const uint32_t WANTS[] = {MILLRACE_TIER, MILLRACE_RELATIVE_COST_PER_MILLE};
+static const uint32_t WANTS[] = {MILLRACE_TIER, MILLRACE_RELATIVE_COST_PER_MILLE{{#feedback}}, MILLRACE_OUTCOME{{/feedback}}};
+{{#feedback}}
+
+// What the policy has learnt: how many requests failed.
+static uint32_t learnt;
+{{/feedback}}
+{{#unheard}}
+
+// What the policy has learnt: how many decisions it made.
+static uint32_t learnt;
+{{/unheard}}
 
 void exports_millrace_policy_precision_choose(exports_millrace_policy_precision_list_ask_t *asks,
                                               exports_millrace_policy_precision_table_t *precisions,
                                               exports_millrace_policy_precision_table_t *tenants,
                                               exports_millrace_policy_precision_list_choice_t *choices) {
+{{#unheard}}
+  learnt++;
+{{/unheard}}
   millrace_column tier = MILLRACE_COLUMN(tenants, MILLRACE_TIER);
   millrace_column cost = MILLRACE_COLUMN(precisions, MILLRACE_RELATIVE_COST_PER_MILLE);
   uint32_t cheapest = 0;
@@ -25,6 +38,9 @@ void exports_millrace_policy_precision_choose(exports_millrace_policy_precision_
     bool is_cheap = millrace_get(tier, asks->ptr[i].tenant, STANDARD) <= BULK;
     choices->ptr[i].precision = is_cheap ? cheapest : 0;
     choices->ptr[i].may_downgrade = is_cheap;
+{{#beside}}
+    choices->ptr[i].reason = learnt;
+{{/beside}}
   }
   exports_millrace_policy_precision_list_ask_free(asks);
   exports_millrace_policy_precision_table_free(precisions);

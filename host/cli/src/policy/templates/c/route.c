@@ -6,7 +6,17 @@
 
 #include "millrace.h"
 
-static const uint32_t WANTS[] = {MILLRACE_LANE_WAITING, MILLRACE_LANE_RUNNING, MILLRACE_ELIGIBLE};
+static const uint32_t WANTS[] = {MILLRACE_LANE_WAITING, MILLRACE_LANE_RUNNING, MILLRACE_ELIGIBLE{{#feedback}}, MILLRACE_OUTCOME{{/feedback}}};
+{{#feedback}}
+
+// What the policy has learnt: how many requests failed.
+static uint32_t learnt;
+{{/feedback}}
+{{#unheard}}
+
+// What the policy has learnt: how many decisions it made.
+static uint32_t learnt;
+{{/unheard}}
 
 // What the comparison sees; a guest has one thread.
 static millrace_column waiting, running;
@@ -25,6 +35,9 @@ void exports_millrace_policy_route_decide(exports_millrace_policy_route_request_
                                           exports_millrace_policy_route_table_t *lanes,
                                           exports_millrace_policy_route_table_t *tenants,
                                           exports_millrace_policy_route_decision_t *decision) {
+{{#unheard}}
+  learnt++;
+{{/unheard}}
   millrace_column eligible = MILLRACE_COLUMN(lanes, MILLRACE_ELIGIBLE);
   uint32_t *rows = malloc((lanes->rows + 1) * sizeof *rows);
   size_t count = 0;
@@ -34,7 +47,7 @@ void exports_millrace_policy_route_decide(exports_millrace_policy_route_request_
   running = MILLRACE_COLUMN(lanes, MILLRACE_LANE_RUNNING);
   qsort(rows, count, sizeof *rows, less_work_first);
   decision->tag = EXPORTS_MILLRACE_POLICY_ROUTE_DECISION_FORWARD;
-  decision->val.forward = (exports_millrace_policy_route_forward_t){.lanes = {rows, count}};
+  decision->val.forward = (exports_millrace_policy_route_forward_t){.lanes = {rows, count}{{#beside}}, .reason = learnt{{/beside}}};
   exports_millrace_policy_route_request_free(request);
   exports_millrace_policy_route_table_free(lanes);
   exports_millrace_policy_route_table_free(tenants);

@@ -8,7 +8,17 @@
 
 enum { HANDING_OFF = 2, RUNNING = 3 };
 
-static const uint32_t WANTS[] = {MILLRACE_AGE_US, MILLRACE_STATE};
+static const uint32_t WANTS[] = {MILLRACE_AGE_US, MILLRACE_STATE{{#feedback}}, MILLRACE_OUTCOME{{/feedback}}};
+{{#feedback}}
+
+// What the policy has learnt: how many requests failed.
+static uint32_t learnt;
+{{/feedback}}
+{{#unheard}}
+
+// What the policy has learnt: how many decisions it made.
+static uint32_t learnt;
+{{/unheard}}
 
 // What the comparison sees; a guest has one thread.
 static millrace_column age;
@@ -23,6 +33,9 @@ void exports_millrace_policy_schedule_plan_step(exports_millrace_policy_schedule
                                                 exports_millrace_policy_schedule_table_t *rows,
                                                 exports_millrace_policy_schedule_table_t *tenants,
                                                 exports_millrace_policy_schedule_plan_t *plan) {
+{{#unheard}}
+  learnt++;
+{{/unheard}}
   millrace_column state = MILLRACE_COLUMN(rows, MILLRACE_STATE);
   bool decode = budget->stage == MILLRACE_POLICY_TYPES_STAGE_DECODE;
   uint32_t *run = malloc((rows->rows + 1) * sizeof *run);
@@ -40,7 +53,7 @@ void exports_millrace_policy_schedule_plan_step(exports_millrace_policy_schedule
   uint32_t *preempt = malloc((count + 1) * sizeof *preempt);
   for (size_t i = 0; i < count; i++) preempt[i] = run[count - 1 - i];
   // No token counts: the host's default.
-  *plan = (exports_millrace_policy_schedule_plan_t){.run = {run, count}, .preempt = {preempt, count}};
+  *plan = (exports_millrace_policy_schedule_plan_t){.run = {run, count}, .preempt = {preempt, count}{{#beside}}, .reason = learnt{{/beside}}};
   exports_millrace_policy_schedule_table_free(rows);
   exports_millrace_policy_schedule_table_free(tenants);
 }

@@ -5,6 +5,15 @@ const STANDARD = 1;
 // The policy's table in the deployment: config = { cheap_tier = 0 }; 0 bulk, 1 standard, 2 gold.
 const DEFAULTS = { cheap_tier: 0 };
 let settings = DEFAULTS;
+{{#feedback}}
+// What the policy has learnt: how many requests failed.
+let learnt = 0;
+const FAILED = 3;
+{{/feedback}}
+{{#unheard}}
+// What the policy has learnt: how many decisions it made.
+let learnt = 0;
+{{/unheard}}
 
 // Everything that is wrong with a table, each a sentence that names the key.
 function faults(config) {
@@ -18,7 +27,7 @@ export const lifecycle = {
   init(config) {
     settings = { ...DEFAULTS, ...JSON.parse(config) };
     // The host copies these columns and no others.
-    return { name: "{{name}}", version: "0.1.0", wants: [kind.TIER, kind.RELATIVE_COST_PER_MILLE] };
+    return { name: "{{name}}", version: "0.1.0", wants: [kind.TIER, kind.RELATIVE_COST_PER_MILLE{{#feedback}}, kind.OUTCOME{{/feedback}}] };
   },
   checkConfig(config) {
     const found = faults(JSON.parse(config));
@@ -28,13 +37,16 @@ export const lifecycle = {
 
 export const precision = {
   choose(asks, precisions, tenants) {
+{{#unheard}}
+    learnt = (learnt + 1) >>> 0;
+{{/unheard}}
     const tier = column(tenants, kind.TIER);
     const cost = column(precisions, kind.RELATIVE_COST_PER_MILLE);
     const dearness = (row) => cost.get(row, ABSENT);
     const cheapest = rows(precisions).reduce((best, row) => (dearness(row) < dearness(best) ? row : best), 0);
     return asks.map((ask) => {
       const isCheap = tier.get(ask.tenant, STANDARD) <= settings.cheap_tier;
-      return { precision: isCheap ? cheapest : 0, mayDowngrade: isCheap, reason: 0 };
+      return { precision: isCheap ? cheapest : 0, mayDowngrade: isCheap, reason: {{#plain}}0{{/plain}}{{#beside}}learnt{{/beside}} };
     });
   },
 };

@@ -4,6 +4,15 @@ import { column, eligible, kind } from "./millrace.js";
 // The policy's table in the deployment: config = { max_waiting = 100 }
 const DEFAULTS = { max_waiting: 1000 };
 let settings = DEFAULTS;
+{{#feedback}}
+// What the policy has learnt: how many requests failed.
+let learnt = 0;
+const FAILED = 3;
+{{/feedback}}
+{{#unheard}}
+// What the policy has learnt: how many decisions it made.
+let learnt = 0;
+{{/unheard}}
 
 // Everything that is wrong with a table, each a sentence that names the key.
 function faults(config) {
@@ -19,7 +28,7 @@ export const lifecycle = {
   init(config) {
     settings = { ...DEFAULTS, ...JSON.parse(config) };
     // The host copies these columns and no others.
-    return { name: "{{name}}", version: "0.1.0", wants: [kind.LANE_WAITING, kind.LANE_RUNNING, kind.ELIGIBLE] };
+    return { name: "{{name}}", version: "0.1.0", wants: [kind.LANE_WAITING, kind.LANE_RUNNING, kind.ELIGIBLE{{#feedback}}, kind.OUTCOME{{/feedback}}] };
   },
   checkConfig(config) {
     const found = faults(JSON.parse(config));
@@ -29,6 +38,9 @@ export const lifecycle = {
 
 export const route = {
   decide(request, lanes, tenants) {
+{{#unheard}}
+    learnt = (learnt + 1) >>> 0;
+{{/unheard}}
     const waiting = column(lanes, kind.LANE_WAITING);
     const running = column(lanes, kind.LANE_RUNNING);
     const work = (row) => waiting.get(row, 0) + running.get(row, 0);
@@ -37,6 +49,6 @@ export const route = {
       return { tag: "refuse", val: { status: 503, retryAfterMs: 1000, reason: 1, message: "every lane is full" } };
     }
     open.sort((a, b) => work(a) - work(b) || a - b);
-    return { tag: "forward", val: { lanes: open, priority: null, reason: 0 } };
+    return { tag: "forward", val: { lanes: open, priority: null, reason: {{#plain}}0{{/plain}}{{#beside}}learnt{{/beside}} } };
   },
 };

@@ -6,6 +6,15 @@ const RUNNING = 3;
 // The policy's table in the deployment: config = { young_us = 1000 }
 const DEFAULTS = { young_us: 1 };
 let settings = DEFAULTS;
+{{#feedback}}
+// What the policy has learnt: how many requests failed.
+let learnt = 0;
+const FAILED = 3;
+{{/feedback}}
+{{#unheard}}
+// What the policy has learnt: how many decisions it made.
+let learnt = 0;
+{{/unheard}}
 
 // Everything that is wrong with a table, each a sentence that names the key.
 function faults(config) {
@@ -19,7 +28,7 @@ export const lifecycle = {
   init(config) {
     settings = { ...DEFAULTS, ...JSON.parse(config) };
     // The host copies these columns and no others.
-    return { name: "{{name}}", version: "0.1.0", wants: [kind.AGE_US, kind.STATE] };
+    return { name: "{{name}}", version: "0.1.0", wants: [kind.AGE_US, kind.STATE{{#feedback}}, kind.OUTCOME{{/feedback}}] };
   },
   checkConfig(config) {
     const found = faults(JSON.parse(config));
@@ -29,6 +38,9 @@ export const lifecycle = {
 
 export const schedule = {
   planStep(budget, table, tenants) {
+{{#unheard}}
+    learnt = (learnt + 1) >>> 0;
+{{/unheard}}
     const age = column(table, kind.AGE_US);
     const state = column(table, kind.STATE);
     const steps = rows(table).map((row) => Math.floor(age.get(row, 0) / settings.young_us));
@@ -39,6 +51,6 @@ export const schedule = {
       .sort((a, b) => steps[b] - steps[a] || a - b)
       .slice(0, Math.min(budget.sequences, budget.tokens));
     // No token counts: the host's default. If pages run out, the youngest gives way first.
-    return { run, tokens: [], preempt: [...run].reverse(), validSteps: 0, reason: 0 };
+    return { run, tokens: [], preempt: [...run].reverse(), validSteps: 0, reason: {{#plain}}0{{/plain}}{{#beside}}learnt{{/beside}} };
   },
 };

@@ -11,6 +11,15 @@ STANDARD = 1
 # The policy's table in the deployment: config = { cheap_tier = 0 }; 0 bulk, 1 standard, 2 gold.
 DEFAULTS = {"cheap_tier": 0}
 settings = dict(DEFAULTS)
+{{#feedback}}
+# What the policy has learnt: how many requests failed.
+memory = {"learnt": 0}
+FAILED = 3
+{{/feedback}}
+{{#unheard}}
+# What the policy has learnt: how many decisions it made.
+memory = {"learnt": 0}
+{{/unheard}}
 
 
 def faults(config):
@@ -26,7 +35,7 @@ class Lifecycle(exports.Lifecycle):
     def init(self, config):
         settings.update(json.loads(config))
         # The host copies these columns and no others.
-        return lifecycle.Info(name="{{name}}", version="0.1.0", wants=[kind.TIER, kind.RELATIVE_COST_PER_MILLE])
+        return lifecycle.Info(name="{{name}}", version="0.1.0", wants=[kind.TIER, kind.RELATIVE_COST_PER_MILLE{{#feedback}}, kind.OUTCOME{{/feedback}}])
 
     def check_config(self, config):
         found = faults(json.loads(config))
@@ -36,11 +45,14 @@ class Lifecycle(exports.Lifecycle):
 
 class Precision(exports.Precision):
     def choose(self, asks, precisions, tenants):
+{{#unheard}}
+        memory["learnt"] = memory["learnt"] + 1 & 0xFFFFFFFF
+{{/unheard}}
         tier, cost = column(tenants, kind.TIER), column(precisions, kind.RELATIVE_COST_PER_MILLE)
         cheapest = min(range(precisions.rows), key=lambda row: cost.get(row, ABSENT))
 
         def choice(ask):
             is_cheap = tier.get(ask.tenant, STANDARD) <= settings["cheap_tier"]
-            return precision.Choice(precision=cheapest if is_cheap else 0, may_downgrade=is_cheap, reason=0)
+            return precision.Choice(precision=cheapest if is_cheap else 0, may_downgrade=is_cheap, reason={{#plain}}0{{/plain}}{{#beside}}memory["learnt"]{{/beside}})
 
         return [choice(ask) for ask in asks]

@@ -10,6 +10,15 @@ from wit_world.exports import lifecycle, route
 # The policy's table in the deployment: config = { max_waiting = 100 }
 DEFAULTS = {"max_waiting": 1000}
 settings = dict(DEFAULTS)
+{{#feedback}}
+# What the policy has learnt: how many requests failed.
+memory = {"learnt": 0}
+FAILED = 3
+{{/feedback}}
+{{#unheard}}
+# What the policy has learnt: how many decisions it made.
+memory = {"learnt": 0}
+{{/unheard}}
 
 
 def faults(config):
@@ -25,7 +34,7 @@ class Lifecycle(exports.Lifecycle):
     def init(self, config):
         settings.update(json.loads(config))
         # The host copies these columns and no others.
-        wants = [kind.LANE_WAITING, kind.LANE_RUNNING, kind.ELIGIBLE]
+        wants = [kind.LANE_WAITING, kind.LANE_RUNNING, kind.ELIGIBLE{{#feedback}}, kind.OUTCOME{{/feedback}}]
         return lifecycle.Info(name="{{name}}", version="0.1.0", wants=wants)
 
     def check_config(self, config):
@@ -36,10 +45,13 @@ class Lifecycle(exports.Lifecycle):
 
 class Route(exports.Route):
     def decide(self, request, lanes, tenants):
+{{#unheard}}
+        memory["learnt"] = memory["learnt"] + 1 & 0xFFFFFFFF
+{{/unheard}}
         waiting, running = column(lanes, kind.LANE_WAITING), column(lanes, kind.LANE_RUNNING)
         rows = [row for row in eligible(lanes) if waiting.get(row, 0) < settings["max_waiting"]]
         if not rows:
             refusal = route.Refusal(status=503, retry_after_ms=1000, reason=1, message="every lane is full")
             return route.Decision_Refuse(refusal)
         rows.sort(key=lambda row: (waiting.get(row, 0) + running.get(row, 0), row))
-        return route.Decision_Forward(route.Forward(lanes=rows, priority=None, reason=0))
+        return route.Decision_Forward(route.Forward(lanes=rows, priority=None, reason={{#plain}}0{{/plain}}{{#beside}}memory["learnt"]{{/beside}}))

@@ -13,6 +13,15 @@ RUNNING = 3
 # The policy's table in the deployment: config = { young_us = 1000 }
 DEFAULTS = {"young_us": 1}
 settings = dict(DEFAULTS)
+{{#feedback}}
+# What the policy has learnt: how many requests failed.
+memory = {"learnt": 0}
+FAILED = 3
+{{/feedback}}
+{{#unheard}}
+# What the policy has learnt: how many decisions it made.
+memory = {"learnt": 0}
+{{/unheard}}
 
 
 def faults(config):
@@ -28,7 +37,7 @@ class Lifecycle(exports.Lifecycle):
     def init(self, config):
         settings.update(json.loads(config))
         # The host copies these columns and no others.
-        return lifecycle.Info(name="{{name}}", version="0.1.0", wants=[kind.AGE_US, kind.STATE])
+        return lifecycle.Info(name="{{name}}", version="0.1.0", wants=[kind.AGE_US, kind.STATE{{#feedback}}, kind.OUTCOME{{/feedback}}])
 
     def check_config(self, config):
         found = faults(json.loads(config))
@@ -38,6 +47,9 @@ class Lifecycle(exports.Lifecycle):
 
 class Schedule(exports.Schedule):
     def plan_step(self, budget, rows, tenants):
+{{#unheard}}
+        memory["learnt"] = memory["learnt"] + 1 & 0xFFFFFFFF
+{{/unheard}}
         age, state = column(rows, kind.AGE_US), column(rows, kind.STATE)
         # Each engine sees all its sequences; those that belong to the other or are on their way cannot run.
         barred = {HANDING_OFF} if budget.stage == types.Stage.DECODE else {HANDING_OFF, RUNNING}
@@ -45,4 +57,4 @@ class Schedule(exports.Schedule):
         run.sort(key=lambda row: (-(age.get(row, 0) // settings["young_us"]), row))
         run = run[: min(budget.sequences, budget.tokens)]
         # No token counts: the host's default. If pages run out, the youngest gives way first.
-        return schedule.Plan(run=run, tokens=[], preempt=run[::-1], valid_steps=0, reason=0)
+        return schedule.Plan(run=run, tokens=[], preempt=run[::-1], valid_steps=0, reason={{#plain}}0{{/plain}}{{#beside}}memory["learnt"]{{/beside}})
