@@ -38,6 +38,7 @@ mod policy;
 mod prepared;
 mod record;
 mod record_files;
+mod recorded;
 mod recording;
 mod replay;
 mod slim;

@@ -17,9 +17,8 @@ use millrace_policy::{FaultKind, Policy, PolicyFault, PolicyReport, PrecisionPol
 
 use crate::instance::{Fault, Instance};
 use crate::prepared::Prepared;
-use crate::record::Recorder;
-use crate::trace::{self, Beside, Call, Event, Init, What};
-use crate::wire::Info;
+use crate::recorded::{beginning, record};
+use crate::trace::{Beside, Call, Event, Init, What};
 use crate::worlds::{self, Asking, PrecisionWorld, RouteWorld, ScheduleWorld, World};
 
 pub(crate) struct WasmPolicy<W: World> {
@@ -248,44 +247,6 @@ pub(crate) fn ready_instance<W: World>(prepared: &Arc<Prepared>) -> Result<Insta
         Err(refusal) => {
             Err((FaultKind::Invalid, format!("`init` refused a fresh instance: {}", crate::fault::one_line(&refusal))))
         }
-    }
-}
-
-/// An event, made of the instance's number and how many of it were missed, and before the first one of an instance how that began.
-/// Where there was no room for that, the instance begins with the next event, as one that did more before.
-fn record<W: World>(
-    recorder: &Recorder,
-    instance: &mut Instance<W>,
-    event: impl FnOnce(u64, u64) -> Event<W::Arguments, W::Answer>,
-) {
-    if let Some(mut init) = instance.take_beginning() {
-        instance.count_as(recorder.next_instance());
-        init.instance = instance.number();
-        if !recorder.record(Event::<(), ()>::Init((*init).clone())) {
-            init.continued = true;
-            instance.began_as(*init);
-            recorder.miss();
-            return;
-        }
-    }
-    let missed = instance.take_missed();
-    if !recorder.record(event(instance.number(), missed)) {
-        instance.miss(missed.saturating_add(1));
-    }
-}
-
-fn beginning<W: World>(prepared: &Prepared, instance: &mut Instance<W>, info: Option<&Info>) -> Init {
-    Init {
-        version: trace::VERSION,
-        instance: 0,
-        kind: W::KIND.to_string(),
-        sha256: prepared.sha256.clone(),
-        seed: prepared.digest_seed,
-        config: prepared.options.config_json.clone(),
-        now_us: instance.now_us(),
-        imports: instance.recorded_imports(),
-        info: info.cloned(),
-        continued: false,
     }
 }
 

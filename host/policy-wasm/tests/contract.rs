@@ -35,7 +35,8 @@ fn named(path: &str, from: &str, before: &str, between: &str) -> BTreeMap<u32, S
     let text = read(path);
     let lines = text.lines().skip_while(|line| !line.ends_with(from)).skip(1);
     let lines = lines.skip_while(|line| line.trim_start().starts_with(['"', '/']) || line.is_empty());
-    let lines = lines.take_while(|line| !line.starts_with('}') && !(line.is_empty() && path.ends_with(".py")));
+    let is_end = |line: &str| line.starts_with('}') || (line.is_empty() && path.ends_with(".py"));
+    let lines = lines.take_while(|line| !is_end(line));
     let pairs = lines.filter_map(|line| line.trim().strip_prefix(before)?.trim_end_matches(',').split_once(between));
     pairs.filter_map(|(name, number)| Some((number.parse().ok()?, name.to_lowercase().replace('_', "-")))).collect()
 }

@@ -6,6 +6,7 @@ mod build;
 mod check;
 mod facts;
 mod inspect;
+mod parts;
 mod project;
 mod replay;
 mod source;

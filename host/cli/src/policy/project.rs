@@ -10,6 +10,7 @@ use millrace_policy_wasm::PolicyKind;
 use millrace_policy_wasm::contract::{self, Beside};
 
 use super::Kind;
+use super::parts::parts;
 use crate::output::say;
 use crate::{Failure, UsageError};
 
@@ -171,29 +172,6 @@ fn script(language: Language) -> &'static str {
     }
 }
 
-/// Keeps what stands between `{{#NAME}}` and `{{/NAME}}` where the project has that, and leaves it out elsewhere; a mark that is alone on
-/// its line goes with the line. `beside` is either interface, `plain` none, `unheard` a policy that hands over and does not hear.
-fn parts(text: &str, beside: &[Beside]) -> String {
-    let (hears, hands_over) = (beside.contains(&Beside::Feedback), beside.contains(&Beside::Handover));
-    let names = [
-        ("feedback", hears),
-        ("handover", hands_over),
-        ("beside", hears || hands_over),
-        ("plain", !hears && !hands_over),
-        ("unheard", hands_over && !hears),
-    ];
-    names.into_iter().fold(text.to_owned(), |text, (name, is_kept)| {
-        let (from, to) = (format!("{{{{#{name}}}}}"), format!("{{{{/{name}}}}}"));
-        let text = text.replace(&format!("{from}\n"), &from).replace(&format!("{to}\n"), &to);
-        let mut pieces = text.split(&from);
-        let first = pieces.next().unwrap_or_default().to_owned();
-        pieces.fold(first, |kept, piece| {
-            let (inner, rest) = piece.split_once(&to).unwrap_or(("", piece));
-            kept + if is_kept { inner } else { "" } + rest
-        })
-    })
-}
-
 /// The policy to change. In C the lifecycle is the same for every kind, and in every language so is what comes beside the decision.
 fn policy(Project { language, kind, .. }: &Project<'_>) -> String {
     macro_rules! of_kind {
@@ -307,16 +285,6 @@ mod tests {
             assert!(worlds.matches("export feedback;").count() <= 1 && worlds.matches("export lifecycle;").count() == 3);
             assert!(!source.contains("\n\n\n\n") && source.ends_with('\n') && !source.ends_with("\n\n"), "{source}");
         });
-    }
-
-    #[test]
-    fn parts_are_kept_where_they_are_wanted() {
-        let text = "a\n{{#feedback}}\nb\n{{/feedback}}\nc{{#handover}}, d{{/handover}}{{#plain}}, e{{/plain}}\n{{#unheard}}\nf\n{{/unheard}}\n";
-        let of = |beside: &[Beside]| parts(text, beside);
-        assert_eq!(of(&[]), "a\nc, e\n");
-        assert_eq!(of(&[Beside::Feedback]), "a\nb\nc\n");
-        assert_eq!(of(&[Beside::Handover]), "a\nc, d\nf\n");
-        assert_eq!(of(&[Beside::Feedback, Beside::Handover]), "a\nb\nc, d\n");
     }
 
     #[test]
