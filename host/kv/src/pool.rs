@@ -11,7 +11,7 @@
 //! ```
 //! A page may be pinned by several sequences; its tag is theirs all alike and does not change when it is shared.
 //!
-//! Reuse is first in, first out, so that a freed page rests as long as the pool allows.
+//! The page that came free last is taken first: its memory is mapped already. How long a page rests is quarantine's alone to say.
 
 mod prefix;
 

@@ -77,6 +77,9 @@ mod tests {
         budgets.answered(Some(1_001));
         budgets.answered(None);
         assert!(budgets.spare(Some(1_000)));
+        // That an even shorter one was too short too changes nothing for this one.
+        budgets.late(Some(10));
+        assert!(budgets.spare(Some(1_000)));
         budgets.answered(Some(900));
         assert_eq!(spared(&mut budgets, 1_000), 0);
     }

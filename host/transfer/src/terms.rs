@@ -126,6 +126,9 @@ mod tests {
             (Terms { scales: "x".into(), ..terms() }, "by x"),
             (Terms { format: "f32".into(), ..terms() }, "sends f32"),
             (Terms { page_bytes: 255, ..terms() }, "255 bytes"),
+            (Terms { page_bytes: 257, ..terms() }, "257 bytes"),
+            (Terms { page_tokens: 8, ..terms() }, "pages of 8 tokens"),
+            (Terms { protocol: 0, ..terms() }, "version 0"),
         ];
         for (other, said) in others {
             let message = other.check(&terms(), &accepts).unwrap_err().to_string();

@@ -183,3 +183,32 @@ async fn the_attackers_tools_do_carry_an_honest_exchange() {
     let (accepted, ()) = tokio::join!(victim(listener), look);
     assert!(matches!(accepted, Err(HandshakeError::Broken(_))));
 }
+
+/// Whoever says something else first is told apart from a Millrace of another release, by either side.
+#[tokio::test]
+async fn another_release_and_a_stranger_are_told_apart() {
+    let stranger = |error: &HandshakeError| matches!(error, HandshakeError::Stranger);
+    let release = |error: &HandshakeError| matches!(error, HandshakeError::Version(2));
+    let firsts: [(&[u8], &dyn Fn(&HandshakeError) -> bool); 2] =
+        [(b"MILLRACF\x01\x00", &stranger), (b"MILLRACE\x02\x00", &release)];
+    for (first, expected) in firsts {
+        let (listener, address) = listen().await;
+        let speak = async {
+            let mut to = begin_session_with(address).await;
+            to.write_all(&[first, &[0; PROOF_BYTES + 1]].concat()).await.unwrap();
+            let _ = timeout(LONG, to.read_to_end(&mut Vec::new())).await;
+        };
+        let (accepted, ()) = tokio::join!(victim(listener), speak);
+        assert!(accepted.is_err_and(|error| expected(&error)), "{first:?}");
+        let (between, between_at) = listen().await;
+        let speak = async {
+            let mut from = end_session_of(between).await;
+            from.write_all(first).await.unwrap();
+            let _ = timeout(LONG, from.read_to_end(&mut Vec::new())).await;
+        };
+        let client = honest();
+        // No more tries are made, because none would end otherwise.
+        let (connected, ()) = tokio::join!(client.connect_within(between_at, PURPOSE, LONG), speak);
+        assert!(connected.is_err_and(|error| expected(&error)), "{first:?}");
+    }
+}

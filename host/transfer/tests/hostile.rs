@@ -69,6 +69,28 @@ async fn whoever_says_nothing_or_one_byte_at_a_time_is_late() {
 }
 
 #[tokio::test]
+async fn whoever_listens_and_says_nothing_is_late() {
+    let (listener, address) = listen().await;
+    let client = endpoint(1);
+    let held = tokio::spawn(async move { listener.accept().await.unwrap() });
+    let connected = tokio::time::timeout(HANDSHAKE_TIMEOUT + Duration::from_secs(3), client.connect(address, "control"));
+    assert!(matches!(connected.await, Ok(Err(HandshakeError::Late))));
+    drop(held.await);
+}
+
+/// What a purpose may be is cut at a character, never within one.
+#[tokio::test]
+async fn a_purpose_is_cut_to_what_the_other_side_takes() {
+    for (purpose, taken) in [("x".repeat(255), "x".repeat(255)), ("é".repeat(200), "é".repeat(127))] {
+        let (listener, address) = listen().await;
+        let (one, other) = (endpoint(1), endpoint(1));
+        let accept = async { one.accept(listener.accept().await.unwrap().0).await.unwrap().1 };
+        let (asked, connected) = tokio::join!(accept, other.connect(address, &purpose));
+        assert!(asked == taken && connected.is_ok());
+    }
+}
+
+#[tokio::test]
 async fn another_secret_is_refused_on_both_sides() {
     let (listener, address) = listen().await;
     let server = endpoint(1);

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use millrace_transfer::tcp::{Channel, Doors, Endpoint, HandshakeError, MAX_UNPROVEN, Secret, listen};
-use tokio::io::AsyncReadExt as _;
+use millrace_transfer::tcp::{Channel, Doors, Endpoint, HANDSHAKE_TIMEOUT, HandshakeError, MAX_UNPROVEN, Secret, listen};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
@@ -69,6 +69,20 @@ async fn whoever_is_refused_leaves_the_door_to_others() {
     let (mut reader, _writer) = elsewhere.split();
     assert!(reader.next().await.is_err(), "there is no such door");
     assert!(endpoint(1).connect(address, "control").await.is_ok() && channels.recv().await.is_some());
+}
+
+/// Nor does anybody who is still at it have to go for those that are over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_was_refused_is_none_of_the_crowd() {
+    let (address, _channels) = listener().await;
+    let (mut slow, began) = (silent(address, 1).await, Instant::now());
+    for _ in 0..MAX_UNPROVEN + 10 {
+        let mut stranger = TcpStream::connect(address).await.unwrap();
+        stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+        let _ = stranger.read_to_end(&mut Vec::new()).await;
+    }
+    // Its own time may be over on a machine that is very slow.
+    assert!(!is_over(&mut slow[0]).await || began.elapsed() > HANDSHAKE_TIMEOUT);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

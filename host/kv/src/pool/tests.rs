@@ -209,6 +209,33 @@ fn changes_of_one_page_merge_and_stay_in_order() {
     assert!(pool.take_changes().is_empty());
 }
 
+/// The backend applies them as they come: the oldest tag first, whichever page has it.
+#[test]
+fn changes_come_in_the_order_of_their_tags() {
+    let mut pool = pool(3, ZeroFreed::Keep);
+    let pages = pool.allocate(3).unwrap();
+    pool.take_changes();
+    for page in [2, 0, 1] {
+        pool.release(&pages[page..=page], 0).unwrap();
+    }
+    let changes = pool.take_changes();
+    assert_eq!(changes.iter().map(|change| change.page).collect::<Vec<_>>(), [2, 0, 1].map(|page| pages[page].page));
+    assert!(changes.is_sorted_by_key(|change| change.tag));
+}
+
+/// Its memory is mapped already, so a server that uses few pages touches few.
+#[test]
+fn the_page_that_came_free_last_is_taken_first() {
+    let mut pool = pool(8, ZeroFreed::Keep);
+    let pages = pool.allocate(2).unwrap();
+    pool.release(&pages[..1], 1).unwrap();
+    pool.release(&pages[1..], 2).unwrap();
+    pool.fence(1);
+    pool.fence(2);
+    let again: Vec<PageId> = pool.allocate(2).unwrap().iter().map(|page| page.page).collect();
+    assert_eq!(again, [pages[1].page, pages[0].page]);
+}
+
 #[test]
 fn a_page_rests_until_fence_transfers_and_suspicion_are_over() {
     let mut pool = pool(1, ZeroFreed::Keep);

@@ -11,6 +11,8 @@ use crate::{
 struct Remembering {
     memory: Vec<u8>,
     told: Arc<Mutex<Vec<u32>>>,
+    /// How often it was to get ready anew.
+    recovered: Arc<Mutex<u32>>,
     hearing: Option<FaultKind>,
     saving: Option<FaultKind>,
     restoring: Option<FaultKind>,
@@ -22,6 +24,10 @@ fn failed(kind: Option<FaultKind>) -> Result<(), PolicyFault> {
 }
 
 impl Policy for Remembering {
+    fn recover(&mut self) {
+        *self.recovered.lock().unwrap() += 1;
+    }
+
     fn observes(&self) -> bool {
         true
     }
@@ -61,7 +67,15 @@ const BREAKER: BreakerSettings =
     BreakerSettings { faults_to_open: 2, backoff_us: 100, max_backoff_us: 400, opens_to_roll_back: 2 };
 
 fn remembering(memory: usize) -> Remembering {
-    Remembering { memory: vec![7; memory], told: Arc::default(), hearing: None, saving: None, restoring: None, hands_over: true }
+    Remembering {
+        memory: vec![7; memory],
+        told: Arc::default(),
+        recovered: Arc::default(),
+        hearing: None,
+        saving: None,
+        restoring: None,
+        hands_over: true,
+    }
 }
 
 fn slot(first: Remembering) -> ScheduleSlot {
@@ -182,4 +196,66 @@ fn faults_are_told_with_their_generation_but_not_that_nobody_was_there() {
     swap(&slot, Remembering { hearing: Some(FaultKind::Unavailable), ..remembering(0) });
     slot.observe(0, 2, &Table::new(1));
     assert_eq!(*heard.lock().unwrap(), [(1, FaultKind::Timeout), (1, FaultKind::Trap)]);
+}
+
+/// Each fault has a fresh instance prepared, and is the slot's last error; not being ready is neither.
+#[test]
+fn a_policy_that_fails_beside_decisions_gets_ready_anew() {
+    for (kind, fresh) in [(FaultKind::Trap, true), (FaultKind::Unavailable, false)] {
+        let hearing = Remembering { hearing: Some(kind), ..remembering(0) };
+        let saving = Remembering { saving: Some(kind), ..remembering(0) };
+        let (by_hearing, by_saving) = (hearing.recovered.clone(), saving.recovered.clone());
+        let hearing = slot(hearing);
+        assert_eq!(hearing.observe(0, 1, &Table::new(1)), Some(Err(kind)));
+        assert_eq!(*by_hearing.lock().unwrap(), u32::from(fresh));
+        assert_eq!(hearing.status().last_error.map(|(generation, _)| generation), fresh.then_some(1));
+        let feedback = hearing.status().feedback;
+        assert_eq!((feedback.calls, feedback.faults.of(kind), feedback.latency.count), (1, 1, u64::from(fresh)));
+        let saving = slot(saving);
+        swap(&saving, remembering(0));
+        assert_eq!(*by_saving.lock().unwrap(), u32::from(fresh));
+    }
+}
+
+/// Two faults in a row make it rest; two with a good call in between do not.
+#[test]
+fn a_policy_that_hears_well_again_begins_anew() {
+    struct Sometimes(u32);
+    impl Policy for Sometimes {
+        fn observes(&self) -> bool {
+            true
+        }
+
+        fn observe(&mut self, _: &Table) -> Result<(), PolicyFault> {
+            self.0 += 1;
+            failed((self.0 % 2 == 1).then_some(FaultKind::Trap))
+        }
+    }
+    impl SchedulePolicy for Sometimes {
+        fn plan_step(&mut self, _: &Budget, _: &Table, _: &Table) -> Result<Plan, PolicyFault> {
+            Ok(Plan::default())
+        }
+    }
+    let slot = ScheduleSlot::new(Box::new(Sometimes(0)), PolicyInfo::native("sometimes"), BREAKER);
+    for _ in 0..5 {
+        assert_eq!(slot.observe(0, 1, &Table::new(1)), Some(Err(FaultKind::Trap)));
+        assert_eq!(slot.observe(0, 1, &Table::new(1)), Some(Ok(())));
+    }
+}
+
+#[test]
+fn what_does_not_want_to_hear_is_not_told() {
+    struct Deaf;
+    impl Policy for Deaf {
+        fn observe(&mut self, _: &Table) -> Result<(), PolicyFault> {
+            failed(Some(FaultKind::Trap))
+        }
+    }
+    impl SchedulePolicy for Deaf {
+        fn plan_step(&mut self, _: &Budget, _: &Table, _: &Table) -> Result<Plan, PolicyFault> {
+            Ok(Plan::default())
+        }
+    }
+    let slot = ScheduleSlot::new(Box::new(Deaf), PolicyInfo::native("deaf"), BREAKER);
+    assert_eq!((slot.hears(), slot.observe(0, 1, &Table::new(1)), slot.status().feedback.calls), (None, None, 0));
 }

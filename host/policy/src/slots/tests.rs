@@ -1,5 +1,6 @@
 //! Slots with policies that fail in every way: the fallback answers, counters add up, swaps are whole.
 
+mod requests;
 mod way_back;
 mod witnesses;
 
@@ -102,6 +103,7 @@ fn every_fault_is_answered_by_the_fallback_and_counted_by_kind() {
         assert_eq!((status.total.faults.of(kind), status.total.faults.total(), status.total.fallbacks), (1, 1, 1));
         let ready = kind == FaultKind::Unavailable;
         assert_eq!(status.last_error.is_none(), ready);
+        assert_eq!(status.total.latency.count, u64::from(!ready), "what was not called took no time");
         assert_eq!(recovered.load(Ordering::Relaxed), u32::from(!ready));
     }
 }
@@ -113,13 +115,17 @@ fn ask_within(slot: &ScheduleSlot, now_us: u64, within_us: Option<u32>) -> Answe
     slot.plan_step(now_us, &budget, &rows, &Table::new(0))
 }
 
-/// Needs more than 1 ms, whatever it is given.
-struct Slow;
+/// Needs more than 1 ms, whatever it is given; counts the calls in which it did not have it.
+#[derive(Default)]
+struct Slow(Arc<AtomicU32>);
 
 impl Policy for Slow {}
 
 impl SchedulePolicy for Slow {
     fn plan_step(&mut self, budget: &Budget, _: &Table, _: &Table) -> Result<Plan, PolicyFault> {
+        if budget.answer_within_us.is_some_and(|within| within <= 1_000) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
         match budget.answer_within_us {
             Some(within) if within <= 1_000 => {
                 Err(PolicyFault { policy: "slow".into(), kind: FaultKind::Late, detail: "as told".into() })
@@ -132,7 +138,9 @@ impl SchedulePolicy for Slow {
 /// The breaker opens at the second fault, but a step that is short is no fault of the policy's.
 #[test]
 fn a_slow_policy_on_short_steps_keeps_its_place() {
-    let slot = ScheduleSlot::new(Box::new(Slow), named("slow"), BREAKER);
+    let slow = Slow::default();
+    let held_up = slow.0.clone();
+    let slot = ScheduleSlot::new(Box::new(slow), named("slow"), BREAKER);
     let mut asked = 0;
     for now in 0..4_000 {
         let answer = ask_within(&slot, now, Some(1_000));
@@ -148,6 +156,43 @@ fn a_slow_policy_on_short_steps_keeps_its_place() {
     assert_eq!((status.breaker, status.generation, status.rollbacks), (BreakerState::Closed, 1, 0));
     assert_eq!((status.total.ok, status.total.faults.of(FaultKind::Late), status.total.calls), (asked, 4_000, 12_000));
     assert!(status.last_error.is_some_and(|(_, text)| text.contains("late")));
+    // Spared 1, 2, 4 .. 1,024 calls, each behind one that was made.
+    assert_eq!(held_up.load(Ordering::Relaxed), 13);
+}
+
+/// However often in a row, and although nothing else is asked in between.
+#[test]
+fn being_late_for_a_step_never_opens_the_breaker() {
+    let slot = ScheduleSlot::new(Box::new(Slow::default()), named("slow"), BREAKER);
+    for now in 0..100 {
+        assert_eq!(ask_within(&slot, now, Some(1_000)).fault, Some(FaultKind::Late));
+    }
+    assert_eq!((slot.status().breaker, slot.status().rollbacks), (BreakerState::Closed, 0));
+    assert_eq!(ask_within(&slot, 100, Some(1_001)).fault, None);
+}
+
+/// What was too short once is tried as ever after an answer within it.
+#[test]
+fn a_policy_that_became_faster_is_asked_again() {
+    let (slot, _) = slot(|call| if call <= 3 || call == 5 { Err(FaultKind::Late) } else { good(call) });
+    let used = (0..15).filter(|_| ask_within(&slot, 0, Some(1_000)).fault.is_none()).count();
+    // Late, spared once, late, spared twice, late, spared four times, in time; late, spared once, and in time from then on.
+    assert_eq!((used, slot.status().total.ok), (3, 3));
+}
+
+/// Whoever listens hears of each fault that is one, and whose it was.
+#[test]
+fn faults_of_decisions_are_told_with_their_generation() {
+    let told: Arc<std::sync::Mutex<Vec<(u64, FaultKind)>>> = Arc::default();
+    let log = told.clone();
+    let (first, _) = slot(|_| Err(FaultKind::Trap));
+    let slot = first.telling_faults_to(move |generation, fault| log.lock().unwrap().push((generation, fault.kind)));
+    ask(&slot, 0);
+    slot.swap(scripted(|_| Err(FaultKind::Unavailable)).0, named("absent"));
+    ask(&slot, 0);
+    slot.swap(scripted(|_| Ok(Plan { run: vec![2], ..Plan::default() })).0, named("wrong"));
+    ask(&slot, 0);
+    assert_eq!(*told.lock().unwrap(), [(1, FaultKind::Trap), (3, FaultKind::Invalid)]);
 }
 
 #[test]

@@ -43,6 +43,7 @@ fn plans() {
     assert_eq!(check(plan(&[1, 1], &[])), Err(InvalidAnswer::Duplicate { list: "run", row: 1 }));
     assert_eq!(check(plan(&[0, 1, 2, 3], &[])), Err(InvalidAnswer::OverSequences { run: 4, sequences: 3 }));
     assert_eq!(check(plan(&[0, 1], &[1])), Err(InvalidAnswer::TokenCounts { tokens: 1, run: 2 }));
+    assert_eq!(check(plan(&[0], &[1, 1])), Err(InvalidAnswer::TokenCounts { tokens: 2, run: 1 }));
     assert_eq!(check(plan(&[0, 1], &[10, 1])), Err(InvalidAnswer::OverTokens { tokens: 11, budget: 10 }));
     assert_eq!(
         check(plan(&[0, 1], &[u32::MAX, u32::MAX])),
@@ -75,6 +76,9 @@ fn forwards() {
     assert_eq!(route(forward(&[0, 0], None), &lanes), Err(InvalidAnswer::Duplicate { list: "lanes", row: 0 }));
     assert_eq!(route(forward(&[1], None), &lanes), Err(InvalidAnswer::NoEligibleLane));
     assert_eq!(route(forward(&[], None), &lanes), Err(InvalidAnswer::NoEligibleLane));
+    // What is neither 0 nor 1 is no yes: absent facts are among these.
+    let odd = Table::new(3).with(kind::ELIGIBLE, vec![u32::MAX, 2, 1]).with(kind::HEALTHY, vec![1, 1, 1]);
+    assert_eq!(route(forward(&[0, 1, 2], None), &odd), Ok(forward(&[2], None)));
     let none = Table::new(2).with(kind::HEALTHY, vec![0, 0]);
     assert_eq!(route(forward(&[1], None), &none), Ok(Decision::Refuse(no_lane())));
 }
@@ -85,13 +89,24 @@ fn holds_and_refusals() {
     for (asked, allowed) in [(0, 1), (1, 1), (50, 50), (51, 50), (u32::MAX, 50)] {
         assert_eq!(route(Decision::Hold(asked), &lanes), Ok(Decision::Hold(allowed)));
     }
-    for (asked, allowed) in [(429, 429), (503, 503), (400, 400), (499, 499), (200, 503), (500, 503), (0, 503), (u16::MAX, 503)] {
+    for (asked, allowed) in
+        [(429, 429), (503, 503), (400, 400), (499, 499), (399, 503), (200, 503), (500, 503), (0, 503), (u16::MAX, 503)]
+    {
         let refusal = Refusal { status: asked, retry_after_ms: Some(u32::MAX), reason: 1, message: "é".repeat(400) };
         let Ok(Decision::Refuse(bounded)) = route(Decision::Refuse(refusal), &lanes) else { panic!("{asked}") };
         assert_eq!(bounded.status, allowed);
         assert_eq!(bounded.retry_after_ms, Some(3_600_000));
         assert_eq!(bounded.message, "é".repeat(256));
     }
+}
+
+/// An operator's bounds that exclude each other are no reason to fall over.
+#[test]
+fn bounds_that_cross_still_give_an_answer() {
+    let limits = RouteLimits { min_priority: 5, max_priority: -5, max_hold_ms: 0 };
+    let decide = |decision| validate_decision(decision, &Table::new(1), &limits);
+    assert_eq!(decide(forward(&[0], Some(0))), Ok(forward(&[0], Some(5))));
+    assert_eq!(decide(Decision::Hold(7)), Ok(Decision::Hold(1)));
 }
 
 #[test]
@@ -109,6 +124,8 @@ fn choices() {
     let (asks, precisions) = ([ask.clone(), ask], Table::new(2));
     assert_eq!(validate_choices(&[choice(0), choice(1)], &asks, &precisions), Ok(()));
     assert_eq!(validate_choices(&[choice(0)], &asks, &precisions), Err(InvalidAnswer::ChoiceCount { choices: 1, asks: 2 }));
+    let three = [choice(0), choice(1), choice(1)];
+    assert_eq!(validate_choices(&three, &asks, &precisions), Err(InvalidAnswer::ChoiceCount { choices: 3, asks: 2 }));
     assert_eq!(
         validate_choices(&[choice(0), choice(2)], &asks, &precisions),
         Err(InvalidAnswer::OutOfRange { list: "choices", row: 2, rows: 2 })

@@ -1,7 +1,8 @@
 //! Every message goes there and back; random and broken bytes are refused without more memory than they have.
 
 use crate::{
-    CHUNK_BYTES, End, Hello, Incarnation, PROTOCOL, PageKey, Stamped, Terms, ToDecode, ToPrefill, TransferId, Welcome, Window,
+    CHUNK_BYTES, End, Hello, Incarnation, MAX_PAGES, MAX_TICKET_BYTES, PROTOCOL, PageKey, Stamped, Terms, ToDecode, ToPrefill,
+    TransferId, Welcome, Window,
 };
 
 use super::{CodecError, Decoder, Encoder};
@@ -114,6 +115,59 @@ fn a_length_is_not_believed() {
     let mut huge = reserved[..53].to_vec();
     huge[49..53].copy_from_slice(&60_000_u32.to_le_bytes());
     assert_eq!(Stamped::<ToPrefill>::decode(&huge), Err(CodecError::Short("the reserved pages")));
+}
+
+/// What is as long as it may be goes there and back; what is longer does not, however many bytes there are.
+#[test]
+fn bounds_are_exact() {
+    let transfer = TransferId(1);
+    let offer = |bytes| stamped(ToDecode::Offer { transfer, first: transfer, tokens: 1, pages: 1, ticket: vec![7; bytes] });
+    let write = |bytes| {
+        stamped(ToDecode::Write { transfer, index: 0, page: PageKey { page: 0, tag: 1 }, chunk: 0, bytes: vec![7; bytes] })
+    };
+    let reserved = |pages| stamped(ToPrefill::Reserved { transfer, pages: vec![PageKey { page: 0, tag: 1 }; pages] });
+    for longest in [offer(MAX_TICKET_BYTES), write(CHUNK_BYTES)] {
+        assert_eq!(Stamped::<ToDecode>::decode(&longest.encode()), Ok(longest));
+    }
+    assert_eq!(Stamped::<ToDecode>::decode(&offer(MAX_TICKET_BYTES + 1).encode()), Err(CodecError::Long("the ticket")));
+    assert_eq!(Stamped::<ToDecode>::decode(&write(CHUNK_BYTES + 1).encode()), Err(CodecError::Long("the part of a page")));
+    let longest = reserved(MAX_PAGES as usize);
+    assert_eq!(Stamped::<ToPrefill>::decode(&longest.encode()), Ok(longest));
+    let longer = reserved(MAX_PAGES as usize + 1).encode();
+    assert_eq!(Stamped::<ToPrefill>::decode(&longer), Err(CodecError::Long("the reserved pages")));
+    let mut out = Encoder::of_kind(0);
+    Hello { terms: Terms { shape: "s".repeat(9 << 10), ..hello().terms }, ..hello() }.encode(&mut out);
+    assert_eq!(Hello::decode(&mut Decoder::new(&out.finish()[1..])), Err(CodecError::Long("the shape")));
+}
+
+/// A side may have more to say about a refusal than the other takes: it is cut, at a character, and the message is one.
+#[test]
+fn a_long_reason_is_cut_to_what_the_other_side_takes() {
+    let refused = |why: String| stamped(ToPrefill::Ended { transfer: TransferId(1), end: End::Refused(why) });
+    let long = refused(format!("x{}", "é".repeat(1_000)));
+    let cut = refused(format!("x{}", "é".repeat(511)));
+    assert_eq!(Stamped::<ToPrefill>::decode(&long.encode()), Ok(cut));
+    let longest = refused("y".repeat(1_024));
+    assert_eq!(Stamped::<ToPrefill>::decode(&longest.encode()), Ok(longest.clone()));
+    let mut bytes = longest.encode();
+    let at = bytes.len() - 1_024 - 4;
+    bytes[at..at + 4].copy_from_slice(&1_025_u32.to_le_bytes());
+    bytes.push(b'y');
+    assert_eq!(Stamped::<ToPrefill>::decode(&bytes), Err(CodecError::Long("the reason")));
+}
+
+/// What stands for yes or no is one of both.
+#[test]
+fn numbers_and_flags_are_taken_as_they_are_meant() {
+    let flags = [0, 1, 2].map(|byte| Decoder::new(&[byte]).flag("a flag"));
+    assert_eq!(flags, [Ok(false), Ok(true), Err(CodecError::Unknown { what: "a flag", value: 2 })]);
+    let mut out = Encoder::of_kind(0);
+    out.u32s(&[5, 6, 7]);
+    let bytes = out.finish();
+    let list = |bytes, most| Decoder::new(bytes).u32s(most, "a list");
+    assert_eq!(list(&bytes[1..], 3), Ok(vec![5, 6, 7]));
+    assert_eq!(list(&bytes[1..], 2), Err(CodecError::Long("a list")));
+    assert_eq!(list(&bytes[1..bytes.len() - 1], 3), Err(CodecError::Short("a list")));
 }
 
 /// Random bytes and messages with random bytes in them: an answer, whatever it is, and what is read is written alike.

@@ -136,3 +136,6 @@ impl FrameWriter {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(secret.to_hex(), hex);
         assert_eq!(Secret::from_hex(&hex).map(|same| same.to_hex()), Ok(hex));
         assert_eq!(format!("{secret:?}"), "Secret(redacted)");
-        for wrong in ["", "ab", &"g".repeat(64), &"é".repeat(32)] {
+        for wrong in ["", "ab", &"0".repeat(63), &"0".repeat(66), &"g".repeat(64), &"é".repeat(32)] {
             let said = Secret::from_hex(wrong).unwrap_err();
             assert!(wrong.is_empty() || !said.contains(wrong), "{said}");
         }

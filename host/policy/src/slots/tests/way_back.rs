@@ -94,6 +94,18 @@ fn so_many_good_answers_in_a_row_make_a_proven_policy() {
     assert_eq!(way_back(&slot), ["stumbles", "b", "built-in"]);
 }
 
+/// A fault of one that has proven itself takes nothing of that away.
+#[test]
+fn a_proven_policy_stays_one_after_a_fault() {
+    let slot = builtin();
+    slot.swap(scripted(|call| if call == PROVEN_CALLS + 1 { Err(FaultKind::Trap) } else { good(call) }).0, named("a"));
+    serve(&slot, PROVEN_CALLS);
+    assert_eq!(ask(&slot, 0).fault, Some(FaultKind::Trap));
+    assert!(slot.status().proven);
+    put(&slot, "b");
+    assert_eq!(way_back(&slot), ["a", "built-in"]);
+}
+
 #[test]
 fn what_is_failing_is_not_kept_however_long_it_served() {
     let slot = builtin();
