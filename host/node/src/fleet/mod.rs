@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millrace_core::{Clock, LaneId, PoolId, Precision, SeqId, Stage};
-use millrace_engine::{EngineSnapshot, Job, JobError, Replay, SubmitError};
+use millrace_engine::{EngineSnapshot, Event, Job, JobError, Replay, SubmitError};
 use millrace_transfer::tcp::{Endpoint, Secret};
 use tokio::sync::watch;
 
@@ -89,8 +89,13 @@ impl Fleet {
         let down = || NotTaken::Down { lane: lane.name.clone() };
         let member = self.member(lane.prefill).filter(|member| member.takes_orders()).ok_or_else(down)?;
         let full = |waiting| SubmitError::QueueFull { lane: lane.name.clone(), waiting, retry_after_ms: 1_000 };
-        let Job { seq, request, tenant, priority, deadline_us, prompt, scope, sampling, events, .. } = job;
-        let within_us = deadline_us.map(|at| at.saturating_sub(self.clock.now_us()));
+        let Job { seq, request, tenant, priority, deadline_us, prompt, scope, sampling, mut events, .. } = job;
+        let now_us = self.clock.now_us();
+        if deadline_us.is_some_and(|at| at <= now_us) {
+            events.emit(Event::Failed(JobError::DeadlinePassed));
+            return Ok(());
+        }
+        let within_us = deadline_us.map(|at| at - now_us);
         let replay = Replay { tokens: Vec::new(), preemptions: 0 };
         let name = lane.name.clone();
         let submission =
@@ -98,7 +103,7 @@ impl Fleet {
         let mut jobs = lock(&self.jobs);
         let waiting = jobs.waiting(row);
         let room = member.room().filter(|_| waiting < lane.max_waiting).ok_or_else(|| full(waiting))?;
-        jobs.insert(Route { lane: row, prefill: lane.prefill, decode: lane.decode }, submission.clone(), events);
+        jobs.insert(Route { lane: row, prefill: lane.prefill, decode: lane.decode }, submission.clone(), deadline_us, events);
         // Under the lock, so that nothing is heard of it before it is known.
         room.send(Order::Submit(Box::new(submission)));
         Ok(())
@@ -150,6 +155,7 @@ impl Fleet {
     /// waits.
     fn ask(&self, question: impl FnOnce(&mut Jobs) -> Vec<Errand>) {
         let mut jobs = lock(&self.jobs);
+        jobs.it_is(self.clock.now_us());
         for errand in question(&mut jobs) {
             self.member(errand.pool()).into_iter().for_each(|member| member.run(errand.clone()));
         }

@@ -217,7 +217,7 @@ fn up(fleet: &Fleet, member: &Member, ready: Ready, (life, orders): (Life, mpsc:
             tell(fleet, lane.prefill, Order::Peer { lane: lane.name.clone(), address });
         }
     }
-    fleet.ask(|jobs| later.into_iter().filter_map(|errand| jobs.kept(errand)).collect());
+    fleet.ask(|jobs| later.into_iter().flat_map(|errand| jobs.kept(errand)).collect());
     member.tell_first(Ok(ready));
 }
 
