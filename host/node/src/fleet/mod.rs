@@ -3,6 +3,7 @@
 
 mod jobs;
 mod member;
+mod schedule;
 mod starting;
 mod supervisor;
 
@@ -11,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millrace_core::{Clock, LaneId, PoolId, Precision, SeqId, Stage};
 use millrace_engine::{EngineSnapshot, Event, Job, JobError, Replay, SubmitError};
+use millrace_kv::PrefixScope;
 use millrace_transfer::tcp::{Endpoint, Secret};
 use tokio::sync::watch;
 
@@ -19,6 +21,7 @@ use crate::error::NotTaken;
 
 use self::jobs::{Errand, Jobs, Route};
 use self::member::{Member, Sent};
+use self::schedule::Schedules;
 pub(crate) use self::starting::Starting;
 
 /// A lane whose pools are processes.
@@ -37,6 +40,7 @@ pub(crate) struct Fleet {
     /// By row of the configuration; `None`: a lane within this process.
     lanes: Vec<Option<RemoteLane>>,
     jobs: Mutex<Jobs>,
+    schedules: Schedules,
     clock: Arc<dyn Clock>,
     endpoint: Endpoint,
     secret: Secret,
@@ -107,6 +111,12 @@ impl Fleet {
         // Under the lock, so that nothing is heard of it before it is known.
         room.send(Order::Submit(Box::new(submission)));
         Ok(())
+    }
+
+    /// Tokens at the beginning of a prompt that the lane's prefill engine said that it keeps within this scope.
+    pub(crate) fn prefix_hit_tokens(&self, lane: LaneId, scope: PrefixScope, prompt: &[u32]) -> Option<u32> {
+        let lane = self.lanes.get(lane.0 as usize)?.as_ref()?;
+        self.member(lane.prefill)?.prefix_hit_tokens(scope, prompt)
     }
 
     pub(crate) fn abort(&self, seq: SeqId) {
