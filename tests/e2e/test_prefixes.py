@@ -1,6 +1,7 @@
 """Kept prompts over HTTP: what a tenant's second request saves, what another tenant's must not, and what /metrics says of it."""
 
 import hashlib
+import time
 
 import pytest
 from conftest import MODEL, POOLS
@@ -138,9 +139,12 @@ def lane_of(server, tenant, prompt):
     return answer.json["system_fingerprint"].partition("/")[0], cached(answer.json["usage"])
 
 
-def test_affinity_goes_where_the_prompt_is_kept_and_only_the_own_one(start):
+@pytest.mark.parametrize("process", ["false", "true"])
+def test_affinity_goes_where_the_prompt_is_kept_and_only_the_own_one(start, process):
     everywhere = tenants().replace('allowed_lanes = ["exact"]\n', "")
-    server = start(pools=TWINS.format(model=MODEL), extra=f'[policy.route]\ncomponent = "builtin:affinity"\n{everywhere}')
+    pools = TWINS.format(model=MODEL).replace("pages = 256", f"pages = 256\nprocess = {process}")
+    pools = pools if process == "false" else pools.replace('kind = "cpu"', 'kind = "cpu"\nthreads = 1')
+    server = start(pools=pools, extra=f'[policy.route]\ncomponent = "builtin:affinity"\n{everywhere}')
     running = lambda: server.metric("millrace_lane_sequences", lane="first", state="running")
     body = {"model": "smollm2-135m", "prompt": "It was", "max_tokens": 400, "ignore_eos": True}
     busy = server.stream("/v1/completions", body, headers("ann"))
@@ -151,6 +155,8 @@ def test_affinity_goes_where_the_prompt_is_kept_and_only_the_own_one(start):
 
     def idle(tenant, prompt):
         server.wait_for(lambda: server.metric("millrace_lane_sequences", state="running") == 0)
+        # A process says once a second what it keeps.
+        time.sleep(2.5 if process == "true" else 0)
         return lane_of(server, tenant, prompt)
 
     lane, found = idle("ann", PROMPT)

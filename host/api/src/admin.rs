@@ -3,7 +3,9 @@
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::Response;
-use millrace_node::{BreakerState, Digest, Node, PolicyCounters, PolicyInfo, PolicyKind, ReadmitError, SlotStatus, SwapError};
+use millrace_node::{
+    BreakerState, Digest, Node, PolicyCounters, PolicyInfo, PolicyKind, ReadmitError, ScheduleIn, SlotStatus, SwapError,
+};
 use serde_json::{Value, json};
 
 use crate::body::read_bytes;
@@ -145,7 +147,35 @@ pub(crate) fn changed(node: &Node, kind: PolicyKind, old: &PolicyInfo) -> Respon
 }
 
 fn policies_json(node: &Node) -> Vec<Value> {
-    node.policies().statuses().iter().map(|(kind, status)| slot_json(*kind, status)).collect()
+    let mut slots: Vec<Value> = node.policies().statuses().iter().map(|(kind, status)| slot_json(*kind, status)).collect();
+    let afar = node.policies().schedules_afar();
+    if !afar.is_empty() {
+        let schedule = PolicyKind::Schedule.to_string();
+        for slot in slots.iter_mut().filter(|slot| slot["kind"] == schedule.as_str()) {
+            slot["processes"] = afar.iter().map(process_json).collect();
+        }
+    }
+    slots
+}
+
+/// What really runs in an engine process. No generation: it rolled back by itself, or it refused what is in force.
+fn process_json(there: &ScheduleIn) -> Value {
+    let runs = there.runs.as_ref();
+    json!({
+        "pool": there.pool,
+        "up": runs.is_some(),
+        "generation": runs.and_then(|runs| runs.generation),
+        "name": runs.map(|runs| &runs.info.name),
+        "version": runs.map(|runs| &runs.info.version),
+        "sha256": runs.map(|runs| &runs.info.sha256),
+        "origin": runs.map(|runs| &runs.info.origin),
+        "proven": runs.map(|runs| runs.proven),
+        "failing": runs.map(|runs| runs.failing),
+        "calls": runs.map(|runs| runs.calls),
+        "fallbacks": runs.map(|runs| runs.fallbacks),
+        "faults": runs.map(|runs| runs.faults),
+        "refused": there.refused,
+    })
 }
 
 fn slot_json(kind: PolicyKind, status: &SlotStatus) -> Value {
@@ -239,8 +269,11 @@ impl From<SwapError> for ApiError {
             | SwapError::NothingToRollBackTo
             | SwapError::NothingOnTrial
             | SwapError::TrialEnded(_)
-            | SwapError::Elsewhere => Self::conflict(error.to_string()),
-            SwapError::Refused(_) => Self { code: Some("policy_refused"), ..Self::bad_request(error.to_string()) },
+            | SwapError::Elsewhere
+            | SwapError::Behind { .. } => Self::conflict(error.to_string()),
+            SwapError::Refused(_) | SwapError::RefusedIn { .. } => {
+                Self { code: Some("policy_refused"), ..Self::bad_request(error.to_string()) }
+            }
         }
     }
 }

@@ -149,15 +149,20 @@ fn a_wrong_boolean_is_told_both_values() {
     assert_eq!(errors.errors()[0].hint, "write `watch = true` or `false`");
 }
 
-/// An engine beside the processes, or another kind of policy, is somebody who asks.
+/// The server looks at the file and tells whatever engine asks, in this process or another.
 #[test]
-fn a_watched_policy_is_one_that_somebody_asks_here() {
+fn a_policy_is_watched_wherever_it_is_asked() {
     let both = GOOD.replace("stage = \"prefill\"", "stage = \"prefill\"\nprocess = true");
     let both = both.replace("stage = \"decode\"", "stage = \"decode\"\nprocess = true");
-    let watched = |kind: &str| format!("[policy.{kind}]\ncomponent = \"x.wasm\"\nwatch = true\n");
-    assert_eq!(found(&format!("{both}{}", watched("schedule"))), ["policy.schedule.watch Conflict"]);
-    assert_eq!(found(&format!("{both}{}", watched("route"))), Vec::<String>::new());
-    assert_eq!(found(&format!("{GOOD}{}", watched("schedule"))), Vec::<String>::new());
+    for kind in ["schedule", "route"] {
+        let watched = format!("[policy.{kind}]\ncomponent = \"x.wasm\"\nwatch = true\n");
+        assert_eq!(found(&format!("{both}{watched}")), Vec::<String>::new());
+        assert_eq!(found(&format!("{GOOD}{watched}")), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_recording_is_bounded() {
     for (good, max_mib) in [(true, 16), (false, 15), (true, 1 << 20), (false, (1 << 20) + 1)] {
         let text = format!("{GOOD}[policy.record]\ndirectory = \"r\"\nmax_mib = {max_mib}\n");
         assert_eq!(found(&text).is_empty(), good, "{max_mib}");

@@ -222,8 +222,12 @@ impl EngineHandle {
     /// Tokens at the beginning of a prompt that the lane's prefill pool has within this scope, as of now; none where it keeps no
     /// prompts or is elsewhere. Asks no other thread, and changes nothing: neither pins nor order of eviction.
     pub fn prefix_hit_tokens(&self, lane: LaneId, scope: PrefixScope, prompt: &[u32]) -> Option<u32> {
-        let directory = self.shared.prefixes.get()?.get(lane.0 as usize)?.as_ref()?;
-        Some(directory.hit_tokens(scope, prompt))
+        Some(self.prefixes(lane)?.hit_tokens(scope, prompt))
+    }
+
+    /// What the prefill pool of a lane keeps of prompts; none where it keeps none or is elsewhere. Lanes of one pool have the same.
+    pub fn prefixes(&self, lane: LaneId) -> Option<&PrefixDirectory> {
+        self.shared.prefixes.get()?.get(lane.0 as usize)?.as_ref()
     }
 
     /// Takes no new jobs from now on; those that are in go on to their end.

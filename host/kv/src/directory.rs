@@ -40,12 +40,46 @@ fn mixed(digest: u64, word: u64) -> u64 {
 #[derive(Debug, Clone)]
 pub struct PrefixDirectory {
     page_tokens: u32,
-    paths: Arc<Mutex<BTreeSet<Path>>>,
+    pages: Arc<Mutex<Pages>>,
+}
+
+#[derive(Debug, Default)]
+struct Pages {
+    paths: BTreeSet<Path>,
+    changes: u64,
+}
+
+/// What a directory is, for a reader in another process: digests of pages, sorted. They say nothing without the scopes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PrefixDigests {
+    pub page_tokens: u32,
+    pub paths: Vec<u64>,
 }
 
 impl PrefixDirectory {
     pub(crate) fn new(page_tokens: u32) -> Self {
-        Self { page_tokens, paths: Arc::default() }
+        Self { page_tokens, pages: Arc::default() }
+    }
+
+    /// As one in another process was a moment ago.
+    #[must_use]
+    pub fn told(digests: &PrefixDigests) -> Self {
+        let paths = digests.paths.iter().copied().map(Path).collect();
+        let pages = Arc::new(Mutex::new(Pages { paths, changes: 0 }));
+        Self { page_tokens: digests.page_tokens, pages }
+    }
+
+    /// Of at most so many pages. Where there are more, some are left out, and with them what is found behind them.
+    #[must_use]
+    pub fn digests(&self, most: usize) -> PrefixDigests {
+        let paths = self.lock().paths.iter().take(most).map(|path| path.0).collect();
+        PrefixDigests { page_tokens: self.page_tokens, paths }
+    }
+
+    /// Counts pages that came or went.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.lock().changes
     }
 
     /// Tokens at the beginning of a prompt that are kept in whole pages within this scope: as many as a lookup now would find, or as
@@ -57,7 +91,7 @@ impl PrefixDirectory {
         let (mut path, mut hit) = (Path::of(scope), 0_u32);
         for page in tokens.chunks_exact(page_tokens).take(shareable) {
             path = path.then(page);
-            if !self.lock().contains(&path) {
+            if !self.lock().paths.contains(&path) {
                 break;
             }
             hit = hit.saturating_add(self.page_tokens);
@@ -66,21 +100,23 @@ impl PrefixDirectory {
     }
 
     pub(crate) fn enter(&self, path: Path) {
-        self.lock().insert(path);
+        let mut pages = self.lock();
+        pages.changes = pages.changes.wrapping_add(u64::from(pages.paths.insert(path)));
     }
 
     pub(crate) fn leave(&self, path: Path) {
-        self.lock().remove(&path);
+        let mut pages = self.lock();
+        pages.changes = pages.changes.wrapping_add(u64::from(pages.paths.remove(&path)));
     }
 
     /// Whether these are its pages.
     pub(crate) fn is(&self, paths: &BTreeSet<Path>) -> bool {
-        *self.lock() == *paths
+        self.lock().paths == *paths
     }
 
     /// A panic under the lock leaves a set that lacks one page or has one too many: a wrong hint.
-    fn lock(&self) -> MutexGuard<'_, BTreeSet<Path>> {
-        self.paths.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Pages> {
+        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -106,5 +142,23 @@ mod tests {
         assert_eq!((hit(OWN, &[]), hit(OWN, &[1])), (0, 0));
         directory.leave(first);
         assert_eq!(hit(OWN, &[1, 2, 3, 4, 5]), 0, "what is behind a page that left is not found");
+    }
+
+    #[test]
+    fn what_is_told_elsewhere_finds_the_same_and_counts_changes() {
+        let directory = PrefixDirectory::new(2);
+        let first = Path::of(OWN).then(&[1, 2]);
+        directory.enter(first);
+        directory.enter(first);
+        directory.enter(first.then(&[3, 4]));
+        assert_eq!(directory.changes(), 2);
+        let there = PrefixDirectory::told(&directory.digests(9));
+        assert_eq!(there.hit_tokens(OWN, &[1, 2, 3, 4, 5]), 4);
+        assert_eq!(there.hit_tokens(PrefixScope([2; 32]), &[1, 2, 3, 4, 5]), 0, "of another scope nothing");
+        assert_eq!(directory.digests(1).paths.len(), 1, "no more than that");
+        directory.leave(first);
+        directory.leave(first);
+        assert_eq!(directory.changes(), 3);
+        assert_eq!(there.hit_tokens(OWN, &[1, 2, 3, 4, 5]), 4, "as it was");
     }
 }

@@ -18,7 +18,7 @@ mod table;
 mod tag;
 mod tree;
 
-pub use directory::PrefixDirectory;
+pub use directory::{PrefixDigests, PrefixDirectory};
 pub use error::KvError;
 #[cfg(any(test, feature = "fault-injection"))]
 pub use guards::Guard;

@@ -44,11 +44,14 @@ impl Engines {
         }
     }
 
-    /// Tokens at the beginning of a prompt that the lane's prefill pool keeps within this scope; none where it keeps no prompts or is
-    /// a process of its own, which is not asked for every request.
+    /// Tokens at the beginning of a prompt that the lane's prefill pool keeps within this scope; none where it keeps no prompts. Of a
+    /// process of its own: as it said last, since it is not asked for every request.
     pub(crate) fn prefix_hit_tokens(&self, row: LaneId, scope: PrefixScope, prompt: &[u32]) -> Option<u32> {
-        let lane = if self.fleet.is_some() { self.homes.get(row.0 as usize).copied().flatten()? } else { row };
-        self.local.prefix_hit_tokens(lane, scope, prompt)
+        match &self.fleet {
+            None => self.local.prefix_hit_tokens(row, scope, prompt),
+            Some(fleet) if fleet.has_lane(row) => fleet.prefix_hit_tokens(row, scope, prompt),
+            Some(_) => self.local.prefix_hit_tokens(self.homes.get(row.0 as usize).copied().flatten()?, scope, prompt),
+        }
     }
 
     pub(crate) fn abort(&self, seq: SeqId) {

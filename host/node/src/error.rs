@@ -49,7 +49,7 @@ pub enum StartError {
     /// Of an engine process.
     #[error("the server's order cannot be read: {0}; is the server another release than this engine process?")]
     Order(String),
-    #[error("no thread for what became of requests: {0}; raise the process limit (ulimit -u)")]
+    #[error("no thread for policies: {0}; raise the process limit (ulimit -u)")]
     Thread(std::io::Error),
     #[error("the policy engine: {0}")]
     PolicyEngine(#[from] millrace_policy_wasm::EngineError),
@@ -95,10 +95,17 @@ pub enum SwapError {
     #[error("the trial ended before: {0}; mend the policy and put it on trial again")]
     TrialEnded(String),
     #[error(
-        "every pool runs as a process of its own, and these keep the schedule policy of the configuration; name the component in \
-         [policy.schedule] and restart the server"
+        "a trial compares decisions where they are made, and every pool runs as a process of its own; put the policy in force, from \
+         where one call rolls it back, or replay a recording with it (`millrace policy replay`)"
     )]
     Elsewhere,
+    #[error("the engine process of pool `{pool}` refused the policy, and the one in force stays everywhere: {why}")]
+    RefusedIn { pool: String, why: String },
+    #[error(
+        "the policy is in force, but the engine process of pool `{pool}` keeps the one that it has: {why}; see what each runs under \
+         /admin/policies, and put another one in force or restart that process"
+    )]
+    Behind { pool: String, why: String },
     #[error("the policy was refused and the one in force stays: {0}")]
-    Refused(LoadError),
+    Refused(#[from] LoadError),
 }

@@ -210,6 +210,8 @@ impl Task {
                 self.fail(match error {
                     JobError::PageMismatch => GenerateError::PageMismatch,
                     JobError::NotFinite => GenerateError::NotFinite,
+                    // A sequence that went back to prefill did not wait in vain.
+                    JobError::DeadlinePassed if self.usage.completion_tokens > 0 => GenerateError::Deadline,
                     JobError::DeadlinePassed => GenerateError::QueueTimeout,
                     JobError::ShuttingDown => GenerateError::ShuttingDown,
                     other @ (JobError::Device(_) | JobError::HandOff(_)) => GenerateError::Engine(other.to_string()),

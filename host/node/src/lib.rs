@@ -38,6 +38,7 @@ mod submit;
 mod tenants;
 mod tokenizer;
 
+pub use control::ScheduleRuns;
 pub use engine_process::{Birth, EngineProcess};
 pub use engines::Engines;
 pub use error::{ReadmitError, StartError, SwapError};
@@ -53,6 +54,7 @@ pub use millrace_policy_wasm::{LoadError, PolicyKind};
 pub use millrace_tokenize::ChatMessage;
 pub use node::{LaneSummary, Node, ServedModel};
 pub use policies::Policies;
+pub use policies::afar::ScheduleIn;
 pub use policy_slots::{default_policy_options, policy_options};
 pub use request::{
     ContextLength, Finished, GenerateError, GenerateRequest, GenerationEvent, PolicyGenerations, Prompt, RequestError, Sampling,

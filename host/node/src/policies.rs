@@ -7,24 +7,30 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use millrace_config::{Config, Digest};
 use millrace_core::Clock;
 use millrace_policy::{PolicyFault, PolicyInfo, PrecisionSlot, RolledBack, RouteSlot, ScheduleSlot, SlotStatus};
-use millrace_policy_wasm::{EngineOptions, LoadError, LoadedPolicy, PolicyEngine, PolicyKind, PolicyOptions, Recorder};
+use millrace_policy_wasm::{EngineOptions, LoadedPolicy, PolicyEngine, PolicyKind, PolicyOptions, Recorder};
 
 use crate::error::{StartError, SwapError};
 use crate::fault_log::FaultLog;
 use crate::metrics::SlotLabels;
-use crate::policy_slots::{First, first, limits, options, precision_slot, recorder, route_slot, schedule_slot, spec_of};
-use crate::shadow::Shadow;
+use crate::policy_slots::{
+    First, builtin_alone, first, limits, options, precision_slot, recorder, route_slot, schedule_slot, spec_of,
+};
+
+use self::afar::{Afar, Elsewhere, ScheduleIn};
+use self::trials::OnTrial;
 
 /// The slots, and what is needed to fill them anew.
 pub struct Policies {
     engine: PolicyEngine,
     slots: Slots,
     /// On trial, in the order of [`PolicyKind::ALL`].
-    shadows: Mutex<[Option<Shadow>; 3]>,
+    shadows: Mutex<[Option<OnTrial>; 3]>,
     /// In the order of [`PolicyKind::ALL`].
     options: [PolicyOptions; 3],
     /// Whether no engine of this process asks the schedule: all pools are processes of their own.
     scheduled_elsewhere: bool,
+    /// Whoever else asks it.
+    afar: Afar,
     /// One replacement at a time: compiling takes memory and time.
     swapping: Mutex<()>,
 }
@@ -51,6 +57,10 @@ impl Policies {
         let first = |kind: PolicyKind| first(&engine, kind, spec_of(config, kind), option_of(&options, kind));
         let (precision, route, schedule) =
             (first(PolicyKind::Precision)?, first(PolicyKind::Route)?, first(PolicyKind::Schedule)?);
+        let afar = Afar::default();
+        if let First::Configured { configured, source, .. } = &schedule {
+            afar.begin_with(source.clone(), configured.info(), option_of(&options, PolicyKind::Schedule));
+        }
         let slots = Slots {
             precision: Arc::new(
                 precision_slot(precision, &config.policies.precision)?
@@ -67,6 +77,7 @@ impl Policies {
         let scheduled_elsewhere = !config.pools.is_empty() && config.pools.iter().all(|pool| pool.process);
         let policies = Self {
             scheduled_elsewhere,
+            afar,
             slots,
             shadows: Mutex::new([None, None, None]),
             engine,
@@ -121,10 +132,19 @@ impl Policies {
     /// Where the component is refused or another one is being loaded; nothing changes then.
     pub fn replace(&self, kind: PolicyKind, source: &[u8], pinned: Option<&Digest>) -> Result<PolicyInfo, SwapError> {
         let _one = self.alone()?;
-        self.reachable(kind)?;
         let options = self.uploaded(kind, pinned);
-        let put = || -> Result<(PolicyInfo, PolicyInfo), LoadError> { self.put(&self.engine.load(source, kind, &options)?) };
+        let put = || self.put(&self.engine.load(source, kind, &options)?, self.afar.keep(source));
         self.told(kind, "policy replaced", put())
+    }
+
+    /// Engine processes ask for a schedule too: what is in force, now or later, is in force there.
+    pub(crate) fn reaching<E: Elsewhere + 'static>(&self, there: Option<Arc<E>>) -> Option<Arc<E>> {
+        there.inspect(|there| self.afar.reach(there.clone(), &self.slots.schedule))
+    }
+
+    /// What each engine process runs; empty where there is none.
+    pub fn schedules_afar(&self) -> Vec<ScheduleIn> {
+        self.afar.runs()
     }
 
     fn alone(&self) -> Result<MutexGuard<'_, ()>, SwapError> {
@@ -135,7 +155,7 @@ impl Policies {
         }
     }
 
-    /// What nobody in this process asks cannot be put in force here.
+    /// What nobody in this process asks cannot be on trial here.
     fn reachable(&self, kind: PolicyKind) -> Result<(), SwapError> {
         if self.scheduled_elsewhere && kind == PolicyKind::Schedule { Err(SwapError::Elsewhere) } else { Ok(()) }
     }
@@ -151,13 +171,20 @@ impl Policies {
         PolicyOptions { origin: "uploaded".to_owned(), sha256, ..option_of(&self.options, kind).clone() }
     }
 
-    /// Puts a loaded policy in force; tells who was and who is.
-    fn put(&self, loaded: &LoadedPolicy) -> Result<(PolicyInfo, PolicyInfo), LoadError> {
+    /// Puts a loaded policy in force; tells who was and who is. `source`: for engine processes.
+    fn put(&self, loaded: &LoadedPolicy, source: Option<Arc<[u8]>>) -> Result<(PolicyInfo, PolicyInfo), SwapError> {
         let info = loaded.info().clone();
         let old = match loaded.kind() {
             PolicyKind::Precision => self.slots.precision.swap(loaded.precision()?, info.clone()),
             PolicyKind::Route => self.slots.route.swap(loaded.route()?, info.clone()),
-            PolicyKind::Schedule => self.slots.schedule.swap(loaded.schedule()?, info.clone()),
+            PolicyKind::Schedule => {
+                let (slot, policy) = (&self.slots.schedule, loaded.schedule()?);
+                let held = self.afar.load(source, &info, option_of(&self.options, PolicyKind::Schedule))?;
+                self.afar.vouch(slot);
+                let old = slot.swap(policy, info.clone());
+                self.afar.put(held, slot)?;
+                old
+            }
         };
         Ok((old, info))
     }
@@ -166,7 +193,7 @@ impl Policies {
         &self,
         kind: PolicyKind,
         what: &str,
-        put: Result<(PolicyInfo, PolicyInfo), LoadError>,
+        put: Result<(PolicyInfo, PolicyInfo), SwapError>,
     ) -> Result<PolicyInfo, SwapError> {
         match put {
             Ok((old, new)) => {
@@ -174,8 +201,8 @@ impl Policies {
                 Ok(old)
             }
             Err(error) => {
-                tracing::warn!(target: "millrace::audit", %kind, %error, "policy refused; the one in force stays");
-                Err(SwapError::Refused(error))
+                tracing::warn!(target: "millrace::audit", %kind, %error, "policy refused, by this process or another");
+                Err(error)
             }
         }
     }
@@ -185,7 +212,9 @@ impl Policies {
     /// # Errors
     /// Where the built-in is in force.
     pub fn roll_back(&self, kind: PolicyKind) -> Result<PolicyInfo, SwapError> {
-        self.reachable(kind)?;
+        if kind == PolicyKind::Schedule {
+            self.afar.vouch(&self.slots.schedule);
+        }
         let was = self.status(kind).info;
         let now = match kind {
             PolicyKind::Precision => self.slots.precision.roll_back(),
@@ -193,15 +222,15 @@ impl Policies {
             PolicyKind::Schedule => self.slots.schedule.roll_back(),
         };
         log_in_force(kind, &now.ok_or(SwapError::NothingToRollBackTo)?, "policy rolled back");
+        self.follow(kind)?;
         Ok(was)
     }
 
     /// Returns to the built-in at once and tells who was in force. Where it is in force already, nothing changes.
     ///
     /// # Errors
-    /// Where nobody in this process asks the policy.
+    /// An engine process keeps what it has.
     pub fn return_to_builtin(&self, kind: PolicyKind) -> Result<PolicyInfo, SwapError> {
-        self.reachable(kind)?;
         let was = self.status(kind).info;
         let now = match kind {
             PolicyKind::Precision => self.slots.precision.return_to_builtin(),
@@ -209,7 +238,19 @@ impl Policies {
             PolicyKind::Schedule => self.slots.schedule.return_to_builtin(),
         };
         log_in_force(kind, &now, "policy returned to the built-in");
+        self.follow(kind)?;
         Ok(was)
+    }
+
+    /// What was returned to here is returned to wherever the policy is asked.
+    fn follow(&self, kind: PolicyKind) -> Result<(), SwapError> {
+        match kind {
+            PolicyKind::Schedule => {
+                let options = option_of(&self.options, kind);
+                self.afar.follow(&self.slots.schedule, afar::patience(options))
+            }
+            PolicyKind::Precision | PolicyKind::Route => Ok(()),
+        }
     }
 }
 
@@ -217,14 +258,26 @@ impl Policies {
 ///
 /// # Errors
 /// As for [`Policies::load`].
-pub(crate) fn schedule_alone(config: &Config, clock: Arc<dyn Clock>) -> Result<Arc<ScheduleSlot>, StartError> {
+pub(crate) fn schedule_alone(config: &Config, clock: Arc<dyn Clock>) -> Result<ScheduleAlone, StartError> {
     let kind = PolicyKind::Schedule;
     let mut options = options(kind, spec_of(config, kind));
     options.record = config.policies.record.as_ref().map(|record| recorder(kind, record)).transpose()?;
-    let first = first(&engine(config, &[kind], clock)?, kind, spec_of(config, kind), &options)?;
+    let engine = engine(config, &[kind], clock)?;
+    // The server has loaded it, so its file has changed since. What is in force comes from the server.
+    let first = first(&engine, kind, spec_of(config, kind), &options).or_else(|error| {
+        tracing::error!(%error, "this engine begins with the built-in schedule policy, until its server sends the one in force");
+        builtin_alone(&engine, kind, &options)
+    })?;
     let slot = watched_schedule(first, config)?;
     log_in_force(kind, &slot.status().info, "policy in force");
-    Ok(slot)
+    Ok(ScheduleAlone { slot, engine, options })
+}
+
+/// The schedule of an engine process, and what is needed to fill its slot anew.
+pub(crate) struct ScheduleAlone {
+    pub(crate) slot: Arc<ScheduleSlot>,
+    pub(crate) engine: PolicyEngine,
+    pub(crate) options: PolicyOptions,
 }
 
 /// With room for the largest memory that one of these policies may have.
@@ -242,6 +295,7 @@ fn watched_schedule(first: First, config: &Config) -> Result<Arc<ScheduleSlot>, 
     ))
 }
 
+pub(crate) mod afar;
 mod trials;
 pub(crate) mod watch;
 
@@ -286,4 +340,4 @@ fn option_of(options: &[PolicyOptions; 3], kind: PolicyKind) -> &PolicyOptions {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

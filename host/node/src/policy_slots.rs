@@ -91,6 +91,8 @@ pub(crate) enum First {
     Configured {
         builtin: LoadedPolicy,
         configured: LoadedPolicy,
+        /// Its bytes.
+        source: Vec<u8>,
     },
 }
 
@@ -110,11 +112,24 @@ pub(crate) fn first(
         PolicySource::Builtin(name) => {
             First::Builtin(load(builtin::named(kind, name).unwrap_or(builtin::component(kind)), options)?)
         }
-        PolicySource::Component(component) => First::Configured {
-            configured: load(&read_component(kind, component, options.limits.component_bytes)?, options)?,
-            builtin: load(builtin::component(kind), &builtin_options(kind, options))?,
-        },
+        PolicySource::Component(component) => {
+            let source = read_component(kind, component, options.limits.component_bytes)?;
+            First::Configured {
+                configured: load(&source, options)?,
+                builtin: load(builtin::component(kind), &builtin_options(kind, options))?,
+                source,
+            }
+        }
     })
+}
+
+/// As if the configuration named no component.
+///
+/// # Errors
+/// As for [`first`].
+pub(crate) fn builtin_alone(engine: &PolicyEngine, kind: PolicyKind, options: &PolicyOptions) -> Result<First, StartError> {
+    let loaded = engine.load(builtin::component(kind), kind, &builtin_options(kind, options)).map_err(refused(kind))?;
+    Ok(First::Builtin(loaded))
 }
 
 /// Of the built-in behind a component: the table and the memory are the component's own and need not fit it.
@@ -160,7 +175,7 @@ fn made<P: ?Sized>(
     Ok(match first {
         First::Native => (native, None),
         First::Builtin(builtin) => (named(&builtin)?, None),
-        First::Configured { builtin, configured } => (named(&builtin)?, Some(named(&configured)?)),
+        First::Configured { builtin, configured, source: _ } => (named(&builtin)?, Some(named(&configured)?)),
     })
 }
 

@@ -76,7 +76,7 @@ impl Node {
             clock: clock.clone(),
             boot_nonce: boot_nonce()?,
         };
-        let engine = Engines::new(millrace_engine::start(spec)?, starting.keep(), homes, rows);
+        let engine = Engines::new(millrace_engine::start(spec)?, policies.reaching(starting.keep()), homes, rows);
         let outcomes = Outcomes::start(policies.slots().clone(), clock.clone()).map_err(StartError::Thread)?;
         tracing::info!(model = model.name, context_tokens, lanes = lanes.rows.len(), "the node is ready");
         let bounds: Vec<TenantBounds> =

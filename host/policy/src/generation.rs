@@ -70,6 +70,10 @@ impl<P: Policy + ?Sized> Generation<P> {
         true
     }
 
+    pub(crate) fn proven_elsewhere(&mut self) {
+        self.good = PROVEN_CALLS;
+    }
+
     pub(crate) fn is_proven(&self) -> bool {
         self.good >= PROVEN_CALLS
     }

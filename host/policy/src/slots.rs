@@ -124,6 +124,14 @@ impl ScheduleSlot {
         self.witness.set(Some(witness));
     }
 
+    /// This generation has proven itself in another slot that it is in force in; nothing, where it is not in force here any more.
+    pub fn proven_elsewhere(&self, generation: u64) {
+        let active = &mut self.slot.lock().lineage.active;
+        if active.number == generation {
+            active.proven_elsewhere();
+        }
+    }
+
     /// Has decisions seen by nobody, if this one sees them; one that came after it goes on.
     pub fn forget_witness(&self, witness: &Arc<ScheduleWitness>) {
         self.witness.forget(witness);

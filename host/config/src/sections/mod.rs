@@ -26,7 +26,7 @@ pub(crate) fn read(reader: &mut Reader, root: &DeTable<'_>, source_name: &str) -
     let devices = models::devices(&mut root);
     let pools = pools::read(&mut root, &models, &devices, &base);
     let lanes = lanes::read(&mut root, &pools);
-    let policies = policies::read(&mut root.section("policy"), &base, &pools);
+    let policies = policies::read(&mut root.section("policy"), &base);
     let limits = limits::read(&mut root.section("limits"), &models);
     let tenants = tenants::read(&mut root, &lanes, &limits);
     let server = server::read(&mut root.section("server"), &tenants);

@@ -1,15 +1,13 @@
 //! `[policy.route]`, `[policy.schedule]`, `[policy.precision]`, `[policy.record]`. Knows no Wasm: a component is a path here.
 
 use super::Base;
-use super::pools::PoolRow;
 use crate::defaults::{self, Bounded};
 use crate::reader::{Section, shown};
 use crate::{Breaker, Component, ErrorKind, Policies, PolicyRecord, PolicySource, PolicySpec};
 
 const ROUTE: &str = "route";
-const SCHEDULE: &str = "schedule";
 
-pub(super) fn read(section: &mut Section<'_, '_>, base: &Base, pools: &[PoolRow<'_>]) -> Policies {
+pub(super) fn read(section: &mut Section<'_, '_>, base: &Base) -> Policies {
     let record = record(&mut section.section("record"), base);
     let mut max_held_ms = defaults::MAX_HELD_MS.default;
     let mut policy = |kind, deadline| {
@@ -18,26 +16,14 @@ pub(super) fn read(section: &mut Section<'_, '_>, base: &Base, pools: &[PoolRow<
         if kind == ROUTE {
             max_held_ms = section.number("max_held_ms", defaults::MAX_HELD_MS);
         }
-        if kind == SCHEDULE && policy.watch {
-            check_reach(&mut section, pools);
-        }
         section.finish();
         policy
     };
     let route = policy(ROUTE, defaults::ROUTE_DEADLINE_US);
-    let schedule = policy(SCHEDULE, defaults::SCHEDULE_DEADLINE_US);
+    let schedule = policy("schedule", defaults::SCHEDULE_DEADLINE_US);
     let precision = policy("precision", defaults::PRECISION_DEADLINE_US);
     section.finish();
     Policies { route, schedule, precision, max_held_ms, record }
-}
-
-/// Engine processes read the file once, when they start; nobody else asks.
-fn check_reach(section: &mut Section<'_, '_>, pools: &[PoolRow<'_>]) {
-    if !pools.is_empty() && pools.iter().all(|row| row.pool.process) {
-        let message =
-            "is on, but every pool is a process of its own, and these keep the schedule that they start with".to_owned();
-        section.error(ErrorKind::Conflict, "watch", message, "remove it, and restart the server for another schedule");
-    }
 }
 
 /// Off without a directory.

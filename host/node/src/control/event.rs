@@ -2,14 +2,18 @@
 
 use millrace_core::{FinishReason, SeqId};
 use millrace_engine::{EngineSnapshot, Event, JobError, Replay};
+use millrace_kv::PrefixDigests;
 use millrace_transfer::{CodecError, Decoder, Encoder, Incarnation};
 
 use super::record::Value as _;
+use super::schedule::ScheduleReport;
 use super::{MAX_TOKENS, Ready, unknown};
 
 const READY: u8 = 1;
 const FACTS: u8 = 2;
 const READMITTED: u8 = 3;
+const SCHEDULE: u8 = 4;
+const PREFIXES: u8 = 5;
 const PREFILLED: u8 = 11;
 const TOKEN: u8 = 12;
 const FINISHED: u8 = 13;
@@ -17,6 +21,8 @@ const FAILED: u8 = 14;
 const HANDED_OVER: u8 = 15;
 const PREEMPTED: u8 = 16;
 
+/// Pages of a prefix tree that are told: of 16 tokens, a million tokens.
+pub(crate) const MAX_PREFIX_PAGES: usize = 1 << 16;
 const MAX_WHY_BYTES: usize = 4 << 10;
 
 /// Of one sequence.
@@ -48,6 +54,9 @@ pub(crate) enum Report {
     Ready(Box<Ready>),
     Facts(Box<EngineSnapshot>),
     Readmitted(u32),
+    Schedule(ScheduleReport),
+    /// What the pool keeps of prompts.
+    Prefixes(PrefixDigests),
     Sequence(SeqId, SequenceEvent),
 }
 
@@ -77,6 +86,17 @@ impl Report {
                 out.finish()
             }
             Self::Readmitted(pages) => Encoder::of_kind(READMITTED).u32(*pages).finish(),
+            Self::Schedule(report) => {
+                let mut out = Encoder::of_kind(SCHEDULE);
+                report.put(&mut out);
+                out.finish()
+            }
+            Self::Prefixes(PrefixDigests { page_tokens, paths }) => {
+                let mut out = Encoder::of_kind(PREFIXES);
+                out.u32(*page_tokens).u32(u32::try_from(paths.len()).unwrap_or(u32::MAX));
+                paths.iter().for_each(|path| path.put(&mut out));
+                out.finish()
+            }
             Self::Sequence(seq, event) => sequence(*seq, event),
         }
     }
@@ -90,6 +110,13 @@ impl Report {
             READY => Self::Ready(Box::new(Ready::get(&mut from, "what it is")?)),
             FACTS => Self::Facts(Box::new(EngineSnapshot::get(&mut from, "how it is")?)),
             READMITTED => Self::Readmitted(from.u32("the pages")?),
+            SCHEDULE => Self::Schedule(ScheduleReport::get(&mut from, "the kind of a schedule's report")?),
+            PREFIXES => {
+                let page_tokens = from.u32("the tokens of a page")?;
+                let count = from.count(MAX_PREFIX_PAGES, size_of::<u64>(), "the pages that are kept")?;
+                let paths = (0..count).map(|_| from.u64("a page that is kept")).collect::<Result<_, _>>()?;
+                Self::Prefixes(PrefixDigests { page_tokens, paths })
+            }
             kind => {
                 let seq = SeqId(from.u64("the sequence")?);
                 Self::Sequence(seq, sequence_event(kind, &mut from)?)
@@ -183,5 +210,16 @@ mod tests {
             assert!(matches!(Report::decode(&bytes), Ok(Report::Sequence(SeqId(5), back)) if back == event));
             (0..bytes.len()).for_each(|length| assert!(Report::decode(&bytes[..length]).is_err()));
         }
+    }
+
+    #[test]
+    fn what_a_pool_keeps_of_prompts_goes_there_and_back_and_is_bounded() {
+        let told = |paths: Vec<u64>| Report::Prefixes(PrefixDigests { page_tokens: 16, paths });
+        let bytes = told(vec![3, u64::MAX]).encode();
+        let back = Report::decode(&bytes);
+        assert!(matches!(&back, Ok(Report::Prefixes(digests)) if digests.paths == [3, u64::MAX]), "{back:?}");
+        (0..bytes.len()).for_each(|length| assert!(Report::decode(&bytes[..length]).is_err()));
+        assert!(Report::decode(&told(vec![0; MAX_PREFIX_PAGES]).encode()).is_ok());
+        assert!(Report::decode(&told(vec![0; MAX_PREFIX_PAGES + 1]).encode()).is_err());
     }
 }

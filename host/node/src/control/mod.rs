@@ -5,13 +5,18 @@ mod event;
 mod facts;
 mod order;
 mod record;
+mod schedule;
 
-pub(crate) use event::{Report, SequenceEvent};
+pub(crate) use event::{MAX_PREFIX_PAGES, Report, SequenceEvent};
 #[cfg(test)]
 pub(crate) use facts::tests as samples;
 pub(crate) use facts::{Layout, Ready, add as add_counters};
 use millrace_transfer::CodecError;
 pub(crate) use order::{Order, Submission};
+pub use schedule::ScheduleRuns;
+#[cfg(test)]
+pub(crate) use schedule::tests as schedules;
+pub(crate) use schedule::{Component, Offer, ScheduleOrder, ScheduleReport};
 
 /// A lane's or pool's name, and other short words.
 const MAX_NAME_BYTES: usize = 256;

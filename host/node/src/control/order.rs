@@ -9,6 +9,7 @@ use millrace_kv::PrefixScope;
 use millrace_transfer::{CodecError, Decoder, Encoder, Incarnation};
 
 use super::record::Value as _;
+use super::schedule::ScheduleOrder;
 use super::{MAX_NAME_BYTES, MAX_TOKENS, unknown};
 
 const SUBMIT: u8 = 1;
@@ -16,6 +17,7 @@ const ABORT: u8 = 2;
 const PEER: u8 = 3;
 const PEER_DEAD: u8 = 4;
 const READMIT: u8 = 5;
+const SCHEDULE: u8 = 6;
 
 const MAX_STOP_TOKENS: usize = 1 << 12;
 
@@ -54,6 +56,8 @@ pub(crate) enum Order {
     },
     /// Takes suspect pages back into use.
     Readmit,
+    /// Of its schedule policy.
+    Schedule(ScheduleOrder),
 }
 
 impl Order {
@@ -64,6 +68,11 @@ impl Order {
             Self::Peer { lane, address } => Encoder::of_kind(PEER).text(lane).text(&address.to_string()).finish(),
             Self::PeerDead { lane, peer } => Encoder::of_kind(PEER_DEAD).text(lane).incarnation(*peer).finish(),
             Self::Readmit => Encoder::of_kind(READMIT).finish(),
+            Self::Schedule(order) => {
+                let mut out = Encoder::of_kind(SCHEDULE);
+                order.put(&mut out);
+                out.finish()
+            }
         }
     }
 
@@ -82,6 +91,7 @@ impl Order {
             }
             PEER_DEAD => Self::PeerDead { lane: from.text(MAX_NAME_BYTES, "the lane")?, peer: from.incarnation()? },
             READMIT => Self::Readmit,
+            SCHEDULE => Self::Schedule(ScheduleOrder::get(&mut from, "the kind of a schedule's order")?),
             other => return unknown("the kind of an order", other),
         };
         from.finish()?;
@@ -148,6 +158,7 @@ mod tests {
             Order::Peer { lane: "fast".into(), address: "127.0.0.1:80".parse().unwrap() },
             Order::PeerDead { lane: "fast".into(), peer: Incarnation { epoch: 1, boot: 2 } },
             Order::Readmit,
+            Order::Schedule(ScheduleOrder::Base { generation: 1 }),
         ];
         for order in orders {
             let bytes = order.encode();

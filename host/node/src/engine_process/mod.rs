@@ -6,8 +6,10 @@
 //!        ──control: orders, reports──► this process ◄──lane NAME: hand-offs── another engine
 //! ```
 
+mod prefixes;
 mod pulse;
 mod reports;
+mod schedule;
 mod serving;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -28,7 +30,7 @@ use crate::control::{Layout, Ready};
 use crate::deployed;
 use crate::error::StartError;
 use crate::ids::{MonotonicClock, random_u64};
-use crate::policies::schedule_alone;
+use crate::policies::{ScheduleAlone, schedule_alone};
 use crate::start;
 
 pub(crate) use self::pulse::HEARTBEAT_GRACE_US;
@@ -71,6 +73,13 @@ pub struct EngineProcess {
     incarnation: Incarnation,
     endpoint: Endpoint,
     listener: TcpListener,
+}
+
+/// What serves once everything is loaded.
+struct Loaded {
+    engine: EngineHandle,
+    ready: Ready,
+    schedule: ScheduleAlone,
 }
 
 /// The ends of lanes, in the order of the configuration.
@@ -186,11 +195,12 @@ fn load(
     incarnation: Incarnation,
     lanes: Vec<StageLane>,
     reports: Reports,
-) -> Result<(EngineHandle, Ready), StartError> {
+) -> Result<Loaded, StartError> {
     let clock: Arc<dyn Clock> = Arc::new(MonotonicClock::new());
     let model = config.models.first().ok_or(StartError::NoModel)?;
     let checkpoints = Checkpoints::open(config, model)?;
     let schedule = schedule_alone(config, clock.clone())?;
+    let slot = schedule.slot.clone();
     let mut pools = start::load_pools(config, &checkpoints, &[row])?;
     for pool in &mut pools {
         let own = u32::try_from(pool.model.max_tokens()).unwrap_or(u32::MAX);
@@ -212,10 +222,10 @@ fn load(
         pools,
         lanes,
         tenants: start::shares(config),
-        schedule,
+        schedule: slot,
         clock,
         boot_nonce: start::boot_nonce()?,
         sinks: Box::new(move |seq, replay| Box::new(Reporter::of_decode(seq, replay.len(), reports.clone()))),
     };
-    Ok((millrace_engine::start_stage(spec)?, ready))
+    Ok(Loaded { engine: millrace_engine::start_stage(spec)?, ready, schedule })
 }

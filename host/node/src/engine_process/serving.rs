@@ -8,10 +8,12 @@ use millrace_transfer::tcp::{Channel, FrameReader};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::LaneEnd;
+use super::prefixes::Prefixes;
 use super::pulse::Pulse;
 use super::reports::{Reporter, Reports};
-use crate::control::{Order, Ready, Report, SequenceEvent, Submission};
+use super::schedule::Desk;
+use super::{LaneEnd, Loaded};
+use crate::control::{Order, Report, SequenceEvent, Submission};
 use crate::error::StartError;
 
 /// Orders that were read and wait to be done.
@@ -27,7 +29,7 @@ pub(super) async fn serve(
     channel: Channel,
     (reports, mut outbox): (Reports, mpsc::Receiver<Report>),
     ends: Vec<LaneEnd>,
-    loading: impl Future<Output = Result<(EngineHandle, Ready), StartError>>,
+    loading: impl Future<Output = Result<Loaded, StartError>>,
 ) -> Result<(), StartError> {
     let (reader, mut writer) = channel.split();
     let (orders, ordered) = mpsc::channel(ORDERS_AHEAD);
@@ -47,16 +49,18 @@ async fn read(mut reader: FrameReader, orders: mpsc::Sender<Vec<u8>>) {
 }
 
 async fn work(
-    loading: impl Future<Output = Result<(EngineHandle, Ready), StartError>>,
+    loading: impl Future<Output = Result<Loaded, StartError>>,
     ends: Vec<LaneEnd>,
     mut ordered: mpsc::Receiver<Vec<u8>>,
     reports: Reports,
 ) -> Result<(), StartError> {
-    let (engine, ready) = loading.await?;
+    let Loaded { engine, ready, schedule } = loading.await?;
     tracing::info!(incarnation = %ready.incarnation, loading_ms = ready.loading_us / 1000, "the engine is ready");
     // First how it is: from `Ready` on the node may be asked.
     reports.tell(Report::Facts(Box::new(engine.snapshot().as_ref().clone())));
+    let mut schedule = Desk::start(schedule, reports.clone()).map_err(StartError::Thread)?;
     reports.tell(Report::Ready(Box::new(ready)));
+    let mut prefixes = Prefixes::default();
     let mut facts = interval(FACTS_EVERY);
     facts.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
@@ -64,11 +68,13 @@ async fn work(
             frame = ordered.recv() => {
                 let Some(frame) = frame else { return Ok(()) };
                 let order = Order::decode(&frame).map_err(|error| StartError::Order(error.to_string()))?;
-                obey(&engine, &ends, order, &reports);
+                obey(&engine, &ends, order, (&reports, &mut schedule));
             }
             _ = facts.tick() => {
                 let snapshot = engine.snapshot();
                 reports.tell(Report::Facts(Box::new(snapshot.as_ref().clone())));
+                schedule.tell();
+                prefixes.tell(&engine, &reports);
                 let pulse = Pulse {
                     has_ended: engine.has_ended(),
                     silent_us: engine.now_us().saturating_sub(snapshot.taken_us),
@@ -83,7 +89,7 @@ async fn work(
     }
 }
 
-fn obey(engine: &EngineHandle, ends: &[LaneEnd], order: Order, reports: &Reports) {
+fn obey(engine: &EngineHandle, ends: &[LaneEnd], order: Order, (reports, schedule): (&Reports, &mut Desk)) {
     let lane_of = |name: &str| known(ends, name);
     match order {
         Order::Submit(submission) => submit(engine, ends, *submission, reports),
@@ -99,6 +105,7 @@ fn obey(engine: &EngineHandle, ends: &[LaneEnd], order: Order, reports: &Reports
                 engine.peer_dead(lane, peer);
             }
         }
+        Order::Schedule(order) => schedule.obey(order),
         Order::Readmit => {
             let (engine, reports) = (engine.clone(), reports.clone());
             tokio::task::spawn_blocking(move || reports.tell(Report::Readmitted(engine.readmit(PoolId(0)).unwrap_or(0))));

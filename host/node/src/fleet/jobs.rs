@@ -8,6 +8,8 @@
 //!
 //! Each submission of a sequence is a round of its own. The next one waits until prefill has let go of the one before: it has to hear
 //! from decode that the pages arrived, and decode may be heard here before that.
+//!
+//! A deadline is one moment on the node's clock, whatever the round: each says what is left of it, and none begins once it is over.
 
 use std::collections::BTreeMap;
 
@@ -37,6 +39,8 @@ struct Live {
     route: Route,
     /// As it was sent last.
     submission: Submission,
+    /// On the node's clock.
+    deadline_us: Option<u64>,
     place: Place,
     /// Prefill has nothing of this round any more.
     let_go: bool,
@@ -48,6 +52,9 @@ struct Live {
     attempts: u32,
     events: Box<dyn EventSink>,
 }
+
+/// A round that begins, or why it does not: then the sequence ends.
+type Round = Result<Errand, JobError>;
 
 /// What is to be sent.
 #[derive(Debug, Clone, PartialEq)]
@@ -71,6 +78,14 @@ impl Errand {
         }
     }
 
+    /// The same with so much left of its deadline.
+    fn within(self, within_us: Option<u64>) -> Self {
+        match self {
+            Self::Submit(pool, submission) => Self::Submit(pool, Box::new(Submission { within_us, ..*submission })),
+            abort @ Self::Abort(..) => abort,
+        }
+    }
+
     pub(crate) fn order(&self) -> Order {
         match self {
             Self::Submit(_, submission) => Order::Submit(submission.clone()),
@@ -85,14 +100,22 @@ pub(crate) struct Jobs {
     live: BTreeMap<SeqId, Live>,
     /// The last life of each engine that is known to be over, and why it is.
     over: BTreeMap<PoolId, (u64, JobError)>,
+    /// As it was told last.
+    now_us: u64,
 }
 
 impl Jobs {
-    /// Takes a sequence that is being submitted.
-    pub(crate) fn insert(&mut self, route: Route, submission: Submission, events: Box<dyn EventSink>) {
+    /// Says how late it is on the node's clock; to be said before each question.
+    pub(crate) fn it_is(&mut self, now_us: u64) {
+        self.now_us = now_us;
+    }
+
+    /// Takes a sequence that is being submitted. `deadline_us`: on the node's clock.
+    pub(crate) fn insert(&mut self, route: Route, submission: Submission, deadline_us: Option<u64>, events: Box<dyn EventSink>) {
         let live = Live {
             route,
             submission,
+            deadline_us,
             place: Place::Prefill,
             let_go: false,
             held: false,
@@ -117,6 +140,7 @@ impl Jobs {
 
     /// Takes what an engine tells of a sequence.
     pub(crate) fn hear(&mut self, from: PoolId, seq: SeqId, event: SequenceEvent) -> Vec<Errand> {
+        let now_us = self.now_us;
         let Some(live) = self.live.get_mut(&seq) else {
             // Nobody wants it: it was aborted while it was between the two.
             let over = matches!(event, SequenceEvent::Finished(_) | SequenceEvent::Failed(_));
@@ -126,12 +150,10 @@ impl Jobs {
             live.came_to_decode(&event);
         } else if let Some(why) = live.went_to_the_dead(&event, &self.over) {
             live.let_go = true;
-            return match live.again() {
-                Some(errand) => vec![errand],
-                None => self.fail(seq, why),
-            };
-        } else if let Some(errands) = live.left_prefill(&event) {
-            return errands;
+            let round = live.again(now_us, &why);
+            return self.begun(seq, round);
+        } else if let Some(round) = live.left_prefill(&event, now_us) {
+            return round.into_iter().flat_map(|round| self.begun(seq, round)).collect();
         }
         match event {
             SequenceEvent::Prefilled { cached_tokens, queued_us } => live.prefilled(cached_tokens, queued_us),
@@ -150,7 +172,10 @@ impl Jobs {
             SequenceEvent::Preempted(again) => {
                 live.submission.replay = again;
                 (live.place, live.held) = (Place::Prefill, !live.let_go);
-                return if live.held { Vec::new() } else { vec![live.begin_round()] };
+                if !live.held {
+                    let round = live.begin_round(now_us);
+                    return self.begun(seq, round);
+                }
             }
         }
         Vec::new()
@@ -160,7 +185,7 @@ impl Jobs {
     /// begin anew once it is back: they are returned as errands to be run then. The others end. `life`: its epoch.
     pub(crate) fn lost(&mut self, engine: PoolId, life: u64, why: &JobError) -> Vec<Errand> {
         self.over.insert(engine, (life, why.clone()));
-        let (mut errands, mut over) = (Vec::new(), Vec::new());
+        let (now_us, mut rounds) = (self.now_us, Vec::new());
         for live in self.live.values_mut() {
             if live.route.prefill == engine {
                 live.let_go = true;
@@ -170,16 +195,10 @@ impl Jobs {
                 Place::Decode => live.route.decode == engine,
             };
             if hit {
-                match live.again() {
-                    Some(errand) => errands.push(errand),
-                    None => over.push(live.submission.seq),
-                }
+                rounds.push((live.submission.seq, live.again(now_us, why)));
             }
         }
-        for seq in over {
-            errands.extend(self.fail(seq, why.clone()));
-        }
-        errands
+        rounds.into_iter().flat_map(|(seq, round)| self.begun(seq, round)).collect()
     }
 
     /// Ends everything.
@@ -196,15 +215,23 @@ impl Jobs {
         errands
     }
 
-    /// What becomes of an errand that waited until its process was up. None, where nobody wants the sequence any more, or decode spoke
+    /// What becomes of an errand that waited until its process was up. Nothing, where nobody wants the sequence any more, or decode spoke
     /// of it meanwhile; then prefill has nothing of that round and never will.
-    pub(crate) fn kept(&mut self, errand: Errand) -> Option<Errand> {
-        let live = self.live.get_mut(&errand.seq())?;
+    pub(crate) fn kept(&mut self, errand: Errand) -> Vec<Errand> {
+        let (seq, now_us) = (errand.seq(), self.now_us);
+        let Some(live) = self.live.get_mut(&seq) else { return Vec::new() };
         if live.place == Place::Prefill && !live.held {
-            return Some(errand);
+            let round = live.within(now_us).map(|within_us| errand.within(within_us));
+            return self.begun(seq, round);
         }
         live.let_go = true;
-        live.held.then(|| live.begin_round())
+        let round = live.held.then(|| live.begin_round(now_us));
+        round.into_iter().flat_map(|round| self.begun(seq, round)).collect()
+    }
+
+    /// What is to be sent of a round.
+    fn begun(&mut self, seq: SeqId, round: Round) -> Vec<Errand> {
+        round.map_or_else(|why| self.fail(seq, why), |errand| vec![errand])
     }
 
     fn end(&mut self, seq: SeqId, event: Event) {
@@ -215,23 +242,32 @@ impl Jobs {
 }
 
 impl Live {
-    /// Prefill gets it, again.
-    fn begin_round(&mut self) -> Errand {
-        (self.place, self.let_go, self.held) = (Place::Prefill, false, false);
-        self.submission.round = self.submission.round.wrapping_add(1);
-        Errand::Submit(self.route.prefill, Box::new(self.submission.clone()))
+    /// What is left of its deadline.
+    fn within(&self, now_us: u64) -> Result<Option<u64>, JobError> {
+        match self.deadline_us {
+            Some(at) if at <= now_us => Err(JobError::DeadlinePassed),
+            deadline => Ok(deadline.map(|at| at - now_us)),
+        }
     }
 
-    /// The process that had it is gone: it begins anew, or goes on where it came back from, if it may.
-    fn again(&mut self) -> Option<Errand> {
+    /// Prefill gets it, again.
+    fn begin_round(&mut self, now_us: u64) -> Round {
+        self.submission.within_us = self.within(now_us)?;
+        (self.place, self.let_go, self.held) = (Place::Prefill, false, false);
+        self.submission.round = self.submission.round.wrapping_add(1);
+        Ok(Errand::Submit(self.route.prefill, Box::new(self.submission.clone())))
+    }
+
+    /// The process that had it is gone, and why: it begins anew, or goes on where it came back from, if it may.
+    fn again(&mut self, now_us: u64, why: &JobError) -> Round {
         if !self.held {
             if self.published > 0 || !self.let_go || self.attempts == MAX_ATTEMPTS {
-                return None;
+                return Err(why.clone());
             }
             self.attempts += 1;
             self.submission.replay = Replay { tokens: Vec::new(), preemptions: 0 };
         }
-        Some(self.begin_round())
+        self.begin_round(now_us)
     }
 
     /// Prefill handed this round over to a life of decode that ended before it was heard here; why it ended. Prefill was told of the
@@ -250,12 +286,12 @@ impl Live {
         }
     }
 
-    /// What prefill tells changes where the sequence is. The errands, if that was all that it had to say.
-    fn left_prefill(&mut self, event: &SequenceEvent) -> Option<Vec<Errand>> {
+    /// What prefill tells changes where the sequence is. If that was all that it had to say: the round that begins, if one does.
+    fn left_prefill(&mut self, event: &SequenceEvent, now_us: u64) -> Option<Option<Round>> {
         match event {
             // What it said before it handed over may come late.
             SequenceEvent::Prefilled { .. } | SequenceEvent::Token { .. } => return None,
-            SequenceEvent::HandedOver { round, .. } if *round != self.submission.round => return Some(Vec::new()),
+            SequenceEvent::HandedOver { round, .. } if *round != self.submission.round => return Some(None),
             SequenceEvent::HandedOver { .. } => {}
             // That it failed here is of an attempt that was given up: decode has it, or had it.
             _ if self.place == Place::Decode || self.held => {}
@@ -263,10 +299,10 @@ impl Live {
         }
         self.let_go = true;
         if self.held {
-            return Some(vec![self.begin_round()]);
+            return Some(Some(self.begin_round(now_us)));
         }
         self.place = Place::Decode;
-        Some(Vec::new())
+        Some(None)
     }
 
     /// Told once, by whichever engine is heard first.

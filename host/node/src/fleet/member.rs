@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use millrace_core::{PoolId, Stage};
 use millrace_engine::{Counters, EngineSnapshot, TokenHistogram};
+use millrace_kv::{PrefixDigests, PrefixDirectory, PrefixScope};
 use millrace_transfer::Incarnation;
 use tokio::sync::{mpsc, watch};
 
@@ -32,6 +33,8 @@ struct State {
     incarnation: Option<Incarnation>,
     address: Option<SocketAddr>,
     facts: Option<EngineSnapshot>,
+    /// What this life keeps of prompts, as it said last.
+    prefixes: Option<PrefixDirectory>,
     /// What earlier lives counted.
     past: Counters,
     past_steps: TokenHistogram,
@@ -124,6 +127,18 @@ impl Member {
         self.state().facts = Some(facts);
     }
 
+    /// What it keeps of prompts.
+    pub(super) fn keeps(&self, digests: &PrefixDigests) {
+        let directory = PrefixDirectory::told(digests);
+        self.state().prefixes = Some(directory);
+    }
+
+    /// Tokens at the beginning of a prompt that it keeps within this scope, as it said last; none where it has said nothing or is down.
+    pub(super) fn prefix_hit_tokens(&self, scope: PrefixScope, prompt: &[u32]) -> Option<u32> {
+        let directory = self.state().prefixes.clone()?;
+        Some(directory.hit_tokens(scope, prompt))
+    }
+
     pub(super) fn incarnation(&self) -> Option<Incarnation> {
         self.state().incarnation
     }
@@ -136,6 +151,7 @@ impl Member {
     pub(super) fn down(&self) {
         let mut state = self.state();
         (state.orders, state.address, state.pid, state.incarnation) = (None, None, None, None);
+        state.prefixes = None;
         let State { facts: Some(facts), past, past_steps, .. } = &mut *state else { return };
         add_counters(past, &std::mem::take(&mut facts.counters));
         *past_steps = past_steps.plus(&std::mem::take(&mut facts.step_tokens));

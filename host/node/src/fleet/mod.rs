@@ -3,6 +3,7 @@
 
 mod jobs;
 mod member;
+mod schedule;
 mod starting;
 mod supervisor;
 
@@ -10,7 +11,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millrace_core::{Clock, LaneId, PoolId, Precision, SeqId, Stage};
-use millrace_engine::{EngineSnapshot, Job, JobError, Replay, SubmitError};
+use millrace_engine::{EngineSnapshot, Event, Job, JobError, Replay, SubmitError};
+use millrace_kv::PrefixScope;
 use millrace_transfer::tcp::{Endpoint, Secret};
 use tokio::sync::watch;
 
@@ -19,6 +21,7 @@ use crate::error::NotTaken;
 
 use self::jobs::{Errand, Jobs, Route};
 use self::member::{Member, Sent};
+use self::schedule::Schedules;
 pub(crate) use self::starting::Starting;
 
 /// A lane whose pools are processes.
@@ -37,6 +40,7 @@ pub(crate) struct Fleet {
     /// By row of the configuration; `None`: a lane within this process.
     lanes: Vec<Option<RemoteLane>>,
     jobs: Mutex<Jobs>,
+    schedules: Schedules,
     clock: Arc<dyn Clock>,
     endpoint: Endpoint,
     secret: Secret,
@@ -89,8 +93,13 @@ impl Fleet {
         let down = || NotTaken::Down { lane: lane.name.clone() };
         let member = self.member(lane.prefill).filter(|member| member.takes_orders()).ok_or_else(down)?;
         let full = |waiting| SubmitError::QueueFull { lane: lane.name.clone(), waiting, retry_after_ms: 1_000 };
-        let Job { seq, request, tenant, priority, deadline_us, prompt, scope, sampling, events, .. } = job;
-        let within_us = deadline_us.map(|at| at.saturating_sub(self.clock.now_us()));
+        let Job { seq, request, tenant, priority, deadline_us, prompt, scope, sampling, mut events, .. } = job;
+        let now_us = self.clock.now_us();
+        if deadline_us.is_some_and(|at| at <= now_us) {
+            events.emit(Event::Failed(JobError::DeadlinePassed));
+            return Ok(());
+        }
+        let within_us = deadline_us.map(|at| at - now_us);
         let replay = Replay { tokens: Vec::new(), preemptions: 0 };
         let name = lane.name.clone();
         let submission =
@@ -98,10 +107,16 @@ impl Fleet {
         let mut jobs = lock(&self.jobs);
         let waiting = jobs.waiting(row);
         let room = member.room().filter(|_| waiting < lane.max_waiting).ok_or_else(|| full(waiting))?;
-        jobs.insert(Route { lane: row, prefill: lane.prefill, decode: lane.decode }, submission.clone(), events);
+        jobs.insert(Route { lane: row, prefill: lane.prefill, decode: lane.decode }, submission.clone(), deadline_us, events);
         // Under the lock, so that nothing is heard of it before it is known.
         room.send(Order::Submit(Box::new(submission)));
         Ok(())
+    }
+
+    /// Tokens at the beginning of a prompt that the lane's prefill engine said that it keeps within this scope.
+    pub(crate) fn prefix_hit_tokens(&self, lane: LaneId, scope: PrefixScope, prompt: &[u32]) -> Option<u32> {
+        let lane = self.lanes.get(lane.0 as usize)?.as_ref()?;
+        self.member(lane.prefill)?.prefix_hit_tokens(scope, prompt)
     }
 
     pub(crate) fn abort(&self, seq: SeqId) {
@@ -150,6 +165,7 @@ impl Fleet {
     /// waits.
     fn ask(&self, question: impl FnOnce(&mut Jobs) -> Vec<Errand>) {
         let mut jobs = lock(&self.jobs);
+        jobs.it_is(self.clock.now_us());
         for errand in question(&mut jobs) {
             self.member(errand.pool()).into_iter().for_each(|member| member.run(errand.clone()));
         }

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::member::Member;
+use super::schedule::Schedules;
 use super::{Fleet, RemoteLane, supervisor};
 use crate::deployed;
 use crate::error::StartError;
@@ -81,6 +82,7 @@ impl Fleet {
         Ok(Some(Self {
             lanes: config.lanes.iter().map(|lane| remote_lane(config, lane)).collect(),
             jobs: Mutex::default(),
+            schedules: Schedules::default(),
             clock,
             endpoint,
             secret,

@@ -189,6 +189,8 @@ async fn read(
             Ok(Report::Readmitted(pages)) => {
                 tracing::info!(target: "millrace::audit", pool = member.name, pages, "suspect pages readmitted");
             }
+            Ok(Report::Prefixes(digests)) => member.keeps(&digests),
+            Ok(Report::Schedule(report)) => fleet.schedules.hear(member, report),
             Ok(Report::Sequence(seq, event)) => {
                 fleet.ask(|jobs| jobs.hear(member.pool, seq, event));
             }
@@ -220,13 +222,15 @@ fn up(fleet: &Fleet, member: &Member, ready: Ready, (life, orders): (Life, mpsc:
             tell(fleet, lane.prefill, Order::Peer { lane: lane.name.clone(), address });
         }
     }
-    fleet.ask(|jobs| later.into_iter().filter_map(|errand| jobs.kept(errand)).collect());
+    fleet.schedules.up(member);
+    fleet.ask(|jobs| later.into_iter().flat_map(|errand| jobs.kept(errand)).collect());
     member.tell_first(Ok(ready));
 }
 
 /// The process is dead: its peers learn that, and its sequences end or begin anew. One that was never ready had neither.
 fn gone(fleet: &Fleet, member: &Member, ended: &Ended) {
     member.down();
+    fleet.schedules.gone(member.pool);
     let Some(peer) = ended.incarnation else { return };
     for lane in fleet.lanes.iter().flatten() {
         let other = match member.stage {

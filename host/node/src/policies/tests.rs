@@ -5,8 +5,14 @@ use std::path::PathBuf;
 use super::*;
 use crate::ids::MonotonicClock;
 
+/// In hex.
+pub(crate) fn sha256(source: &[u8]) -> String {
+    use sha2::Digest as _;
+    sha2::Sha256::digest(source).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Two pools in a lane, as processes of their own or not.
-pub(super) fn config(pool: &str, policies: &str) -> Config {
+pub(crate) fn config(pool: &str, policies: &str) -> Config {
     let text = format!(
         "[model.m]\npath = \"m.gguf\"\n[pool.p]\nstage = \"prefill\"\n{pool}\n[pool.d]\nstage = \"decode\"\n{pool}\n[lane.l]\n\
          prefill = \"p\"\ndecode = \"d\"\n{policies}"
@@ -14,11 +20,11 @@ pub(super) fn config(pool: &str, policies: &str) -> Config {
     millrace_config::parse(&text, "x.toml").unwrap_or_else(|errors| panic!("{errors}"))
 }
 
-pub(super) fn guest(name: &str) -> PathBuf {
+pub(crate) fn guest(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/guests/dist").join(format!("{name}.wasm"))
 }
 
-pub(super) fn clock() -> Arc<dyn Clock> {
+pub(crate) fn clock() -> Arc<dyn Clock> {
     Arc::new(MonotonicClock::new())
 }
 
@@ -33,23 +39,33 @@ fn an_engine_process_loads_and_records_its_schedule_alone() {
         guest("reverse-schedule").display()
     );
     let config = config("process = true", &policies);
-    let slot = schedule_alone(&config, clock()).expect("a schedule");
-    assert_eq!(slot.status().info.name, "test-guest");
+    let alone = schedule_alone(&config, clock()).expect("a schedule");
+    assert_eq!(alone.slot.status().info.name, "test-guest");
     let files: Vec<_> =
         std::fs::read_dir(directory.path()).expect("a directory").map(|file| file.expect("a file").file_name()).collect();
     assert_eq!(files, ["schedule.trace"]);
     assert!(matches!(Policies::load(&config, clock()), Err(StartError::Component { .. })), "the server asks for all three");
 }
 
-/// Every way to change a schedule that nobody here asks is closed alike.
+/// A trial would compare nothing where nobody decides.
 #[test]
-fn what_is_scheduled_elsewhere_is_not_changed_here() {
+fn what_is_scheduled_elsewhere_is_on_trial_nowhere() {
     let policies = Policies::load(&config("process = true", ""), clock()).expect("policies");
-    let kind = PolicyKind::Schedule;
     let source = std::fs::read(guest("reverse-schedule")).expect("a guest");
-    assert!(matches!(policies.return_to_builtin(kind), Err(SwapError::Elsewhere)));
-    assert!(matches!(policies.roll_back(kind), Err(SwapError::Elsewhere)));
-    assert!(matches!(policies.replace(kind, &source, None), Err(SwapError::Elsewhere)));
-    assert!(matches!(policies.start_shadow(kind, &source, None), Err(SwapError::Elsewhere)));
-    assert!(policies.return_to_builtin(PolicyKind::Route).is_ok());
+    let refused = policies.start_shadow(PolicyKind::Schedule, &source, None);
+    assert!(matches!(&refused, Err(SwapError::Elsewhere)), "{refused:?}");
+    let route = std::fs::read(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../plugins/dist/route.wasm")).expect("a guest");
+    assert!(policies.start_shadow(PolicyKind::Route, &route, None).is_ok());
+}
+
+/// The server found its file in order; one that is broken by the time an engine process starts again does not keep that down.
+#[test]
+fn an_engine_process_whose_component_is_broken_begins_with_the_built_in() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("x.wasm");
+    std::fs::write(&path, "no component").expect("written");
+    let config = config("process = true", &format!("[policy.schedule]\ncomponent = \"{}\"\n", path.display()));
+    let alone = schedule_alone(&config, clock()).expect("a schedule");
+    assert_eq!(alone.slot.status().info.origin, "built-in");
+    assert!(Policies::load(&config, clock()).is_err(), "a server does not start so");
 }

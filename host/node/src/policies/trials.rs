@@ -1,6 +1,6 @@
 //! Trials: a policy beside the one in force, its answers compared and never used, until it is put in force or given up.
 
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use millrace_config::Digest;
 use millrace_policy::PolicyInfo;
@@ -9,6 +9,12 @@ use millrace_policy_wasm::{LoadError, PolicyKind, PolicyOptions};
 use super::{Policies, option_of};
 use crate::error::SwapError;
 use crate::shadow::{Shadow, ShadowReport};
+
+/// A trial, and the source of its policy where engine processes may want it.
+pub(super) struct OnTrial {
+    shadow: Shadow,
+    source: Option<Arc<[u8]>>,
+}
 
 impl Policies {
     /// Puts a component on trial beside the policy in force; one that was on trial is given up. Compiling it takes seconds: not for
@@ -32,7 +38,8 @@ impl Policies {
             Ok(shadow) => {
                 let report = shadow.report();
                 log_trial(kind, &report.candidate, "policy on trial");
-                self.put_shadow(kind, shadow);
+                let source = self.afar.keep(source).filter(|_| kind == PolicyKind::Schedule);
+                self.shadows()[place(kind)] = Some(OnTrial { shadow, source });
                 Ok(report)
             }
             Err(error) => {
@@ -44,7 +51,7 @@ impl Policies {
 
     /// How the trial goes, if there is one.
     pub fn shadow(&self, kind: PolicyKind) -> Option<ShadowReport> {
-        self.shadows()[place(kind)].as_ref().map(Shadow::report)
+        self.shadows()[place(kind)].as_ref().map(|trial| trial.shadow.report())
     }
 
     /// Gives a trial up and tells how it went.
@@ -64,29 +71,25 @@ impl Policies {
     /// There is none or it ended, another is being loaded, or no instance starts; the trial stays as it is then.
     pub fn activate(&self, kind: PolicyKind) -> Result<PolicyInfo, SwapError> {
         let _one = self.alone()?;
-        let loaded = {
+        let (loaded, source) = {
             let shadows = self.shadows();
-            let shadow = shadows[place(kind)].as_ref().ok_or(SwapError::NothingOnTrial)?;
+            let OnTrial { shadow, source } = shadows[place(kind)].as_ref().ok_or(SwapError::NothingOnTrial)?;
             if let Some(why) = shadow.report().ended {
                 return Err(SwapError::TrialEnded(why));
             }
-            self.engine.renamed(shadow.loaded(), option_of(&self.options, kind))
+            (self.engine.renamed(shadow.loaded(), option_of(&self.options, kind)), source.clone())
         };
-        let old = self.told(kind, "policy replaced by the one on trial", self.put(&loaded))?;
+        let old = self.told(kind, "policy replaced by the one on trial", self.put(&loaded, source))?;
         drop(self.take_shadow(kind));
         Ok(old)
     }
 
-    fn shadows(&self) -> MutexGuard<'_, [Option<Shadow>; 3]> {
+    fn shadows(&self) -> MutexGuard<'_, [Option<OnTrial>; 3]> {
         self.shadows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn take_shadow(&self, kind: PolicyKind) -> Option<Shadow> {
-        self.shadows()[place(kind)].take()
-    }
-
-    fn put_shadow(&self, kind: PolicyKind, shadow: Shadow) {
-        self.shadows()[place(kind)] = Some(shadow);
+        self.shadows()[place(kind)].take().map(|trial| trial.shadow)
     }
 }
 

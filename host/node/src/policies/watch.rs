@@ -92,13 +92,12 @@ impl Policies {
     /// Puts the file in force as the configuration loads it.
     fn reload(&self, kind: PolicyKind, path: &Path) -> Result<(), SwapError> {
         let _one = self.alone()?;
-        self.reachable(kind)?;
         let options: &PolicyOptions = option_of(&self.options, kind);
         let component = Component { path: path.to_owned(), sha256: None };
         match read_component(kind, &component, options.limits.component_bytes) {
             Ok(source) => {
-                let put = self.engine.load(&source, kind, options).and_then(|loaded| self.put(&loaded));
-                self.told(kind, "policy replaced by its file", put).map(|_| ())
+                let put = || self.put(&self.engine.load(&source, kind, options)?, self.afar.keep(&source));
+                self.told(kind, "policy replaced by its file", put()).map(|_| ())
             }
             Err(error) => {
                 tracing::warn!(target: "millrace::audit", %kind, %error, "a watched file cannot be read; the policy in force stays");

@@ -70,6 +70,9 @@ struct World {
     prefill: Process,
     decode: Process,
     lives: u64,
+    /// A turn takes one of them.
+    now_us: u64,
+    deadlines: BTreeMap<SeqId, u64>,
     /// In prefill.
     stays: BTreeMap<SeqId, (Submission, At)>,
     /// In prefill, until an earlier stay is over.
@@ -89,6 +92,8 @@ impl World {
             prefill: Process::default(),
             decode: Process::default(),
             lives: 0,
+            now_us: 0,
+            deadlines: BTreeMap::new(),
             stays: BTreeMap::new(),
             back: BTreeMap::new(),
             runs: BTreeMap::new(),
@@ -104,8 +109,16 @@ impl World {
 
     fn run(&mut self, errands: Vec<Errand>) {
         for errand in errands {
+            let up = self.process(errand.pool()).up;
+            if let Errand::Submit(_, submission) = &errand
+                && up
+            {
+                let left = self.deadlines.get(&submission.seq).map(|at| at.saturating_sub(self.now_us));
+                assert_eq!(submission.within_us, left, "sequence {}, round {}", submission.seq, submission.round);
+                assert!(left != Some(0), "sequence {} is sent after its deadline", submission.seq);
+            }
             let process = self.process(errand.pool());
-            if process.up {
+            if up {
                 process.orders.push_back(Ordered::Errand(errand));
             } else if matches!(errand, Errand::Submit(..)) {
                 process.later.retain(|kept| kept.seq() != errand.seq());
@@ -119,9 +132,13 @@ impl World {
             return;
         }
         let (seq, (sender, events)) = (SeqId(self.clients.len() as u64 + 1), channel());
-        let submission = Submission { seq, ..submission() };
+        let within_us = (self.random.below(3) == 0).then(|| self.random.below(TURNS) as u64 + 1);
+        let deadline_us = within_us.map(|within| self.now_us + within);
+        self.deadlines.extend(deadline_us.map(|at| (seq, at)));
+        let submission = Submission { seq, within_us, ..submission() };
         self.clients.insert(seq, events);
-        self.jobs.insert(Route { lane: 0, prefill: PREFILL, decode: DECODE }, submission.clone(), Box::new(Sink(sender)));
+        let route = Route { lane: 0, prefill: PREFILL, decode: DECODE };
+        self.jobs.insert(route, submission.clone(), deadline_us, Box::new(Sink(sender)));
         self.run(vec![Errand::Submit(PREFILL, Box::new(submission))]);
     }
 
@@ -173,7 +190,7 @@ impl World {
         (process.orders, process.said) = Default::default();
         (process.life, process.alive, process.up) = (life, true, true);
         let later = std::mem::take(&mut process.later);
-        let errands = later.into_iter().filter_map(|errand| self.jobs.kept(errand)).collect();
+        let errands = later.into_iter().flat_map(|errand| self.jobs.kept(errand)).collect();
         self.run(errands);
     }
 
@@ -288,6 +305,8 @@ impl World {
     }
 
     fn turn(&mut self, troubles: usize) {
+        self.now_us += 1;
+        self.jobs.it_is(self.now_us);
         let pool = if self.random.below(2) == 0 { PREFILL } else { DECODE };
         let (prefill, decode) = (self.prefill.alive, self.decode.alive);
         match self.random.below(20 + troubles) {
@@ -318,6 +337,8 @@ impl World {
             let heard: Vec<Event> = events.try_iter().collect();
             let tokens = heard.iter().filter_map(|event| if let Event::Token(token) = event { Some(*token) } else { None });
             assert!(tokens.enumerate().all(|(index, token)| token as usize == 100 + index), "sequence {seq}: {heard:?}");
+            let late = heard.contains(&Event::Failed(JobError::DeadlinePassed));
+            assert!(!late || self.deadlines.contains_key(seq), "sequence {seq} has no deadline: {heard:?}");
         }
     }
 }

@@ -37,9 +37,13 @@ pub(super) fn submission() -> Submission {
 }
 
 fn job() -> (Jobs, Receiver<Event>) {
+    job_until(None)
+}
+
+fn job_until(deadline_us: Option<u64>) -> (Jobs, Receiver<Event>) {
     let (sender, events) = channel();
     let mut jobs = Jobs::default();
-    jobs.insert(Route { lane: 0, prefill: PREFILL, decode: DECODE }, submission(), Box::new(Sink(sender)));
+    jobs.insert(Route { lane: 0, prefill: PREFILL, decode: DECODE }, submission(), deadline_us, Box::new(Sink(sender)));
     (jobs, events)
 }
 
@@ -238,14 +242,14 @@ fn a_round_that_was_not_sent_is_not_waited_for() {
     assert_eq!(waits.len(), 1);
     jobs.hear(DECODE, SEQ, token(0));
     jobs.hear(DECODE, SEQ, SequenceEvent::Preempted(Replay { tokens: vec![100], preemptions: 1 }));
-    let sent: Vec<Errand> = waits.into_iter().filter_map(|errand| jobs.kept(errand)).collect();
+    let sent: Vec<Errand> = waits.into_iter().flat_map(|errand| jobs.kept(errand)).collect();
     let [Errand::Submit(PREFILL, submission)] = sent.as_slice() else { panic!("{sent:?}") };
     assert_eq!((submission.round, submission.replay.preemptions), (2, 1));
     jobs.hear(PREFILL, SEQ, handed_over(2));
     let (mut jobs, _events) = job();
     let waits = jobs.lost(PREFILL, 1, &JobError::ShuttingDown);
     jobs.hear(DECODE, SEQ, token(0));
-    assert!(waits.into_iter().filter_map(|errand| jobs.kept(errand)).next().is_none(), "decode has it");
+    assert!(waits.into_iter().flat_map(|errand| jobs.kept(errand)).next().is_none(), "decode has it");
     let again = SequenceEvent::Preempted(Replay { tokens: vec![100], preemptions: 1 });
     assert_eq!(jobs.hear(DECODE, SEQ, again).len(), 1, "prefill has nothing of it");
 }
@@ -272,4 +276,56 @@ fn what_was_handed_over_to_a_life_that_is_over_does_not_wait_for_it() {
     jobs.lost(DECODE, 4, &JobError::ShuttingDown);
     assert_eq!(jobs.hear(PREFILL, SEQ, handed_over_to(5, 0)), []);
     assert!(!wants(&jobs) && jobs.live.contains_key(&SEQ));
+}
+
+/// Whatever becomes of the engines, a request has the time that it came with.
+#[test]
+fn a_deadline_counts_from_the_arrival_over_all_rounds() {
+    let why = JobError::Device("gone".into());
+    let (mut jobs, events) = job_until(Some(1_000));
+    jobs.it_is(400);
+    let waits = jobs.lost(PREFILL, 1, &why);
+    assert_eq!(submitted(&waits).within_us, Some(600));
+    // Prefill is up again only now.
+    jobs.it_is(700);
+    let sent: Vec<Errand> = waits.into_iter().flat_map(|errand| jobs.kept(errand)).collect();
+    assert_eq!((submitted(&sent).within_us, submitted(&sent).round), (Some(300), 1));
+    jobs.it_is(999);
+    let waits = jobs.lost(PREFILL, 2, &why);
+    assert_eq!(submitted(&waits).within_us, Some(1));
+    jobs.it_is(1_000);
+    let sent: Vec<Errand> = waits.into_iter().flat_map(|errand| jobs.kept(errand)).collect();
+    assert_eq!(sent, aborts(), "it is over: nothing is sent");
+    assert_eq!(events.iter().collect::<Vec<_>>(), [Event::Failed(JobError::DeadlinePassed)]);
+}
+
+#[test]
+fn no_round_begins_after_the_deadline() {
+    let (why, (_, preempted)) = (JobError::Device("gone".into()), preempted());
+    // After each of these, prefill would get it again.
+    let late: [fn(&mut Jobs, &JobError, SequenceEvent) -> Vec<Errand>; 4] = [
+        |jobs, why, _| jobs.lost(PREFILL, 1, why),
+        |jobs, why, _| {
+            jobs.lost(DECODE, 4, why);
+            jobs.hear(PREFILL, SEQ, handed_over_to(4, 0))
+        },
+        |jobs, _, preempted| {
+            jobs.hear(PREFILL, SEQ, handed_over(0));
+            jobs.hear(DECODE, SEQ, preempted)
+        },
+        |jobs, _, preempted| {
+            jobs.hear(DECODE, SEQ, preempted);
+            jobs.hear(PREFILL, SEQ, handed_over(0))
+        },
+    ];
+    for again in late {
+        let (mut jobs, events) = job_until(Some(1_000));
+        jobs.it_is(999);
+        assert_eq!(submitted(&again(&mut jobs, &why, preempted.clone())).within_us, Some(1));
+        assert!(events.try_recv().is_err());
+        let (mut jobs, events) = job_until(Some(1_000));
+        jobs.it_is(1_000);
+        assert_eq!(again(&mut jobs, &why, preempted.clone()), aborts());
+        assert_eq!(events.iter().collect::<Vec<_>>(), [Event::Failed(JobError::DeadlinePassed)]);
+    }
 }

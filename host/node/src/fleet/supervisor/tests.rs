@@ -1,8 +1,9 @@
 //! A process's life as its supervisor sees it, with a process of the test's own at the other end of the connection.
 
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use millrace_core::{LaneId, PoolId, RequestId, SamplingParams, SeqId, TenantId};
+use millrace_core::{Clock, LaneId, PoolId, RequestId, SamplingParams, SeqId, TenantId};
 use millrace_engine::{Counters, EngineSnapshot, Event, EventSink, Job};
 use millrace_transfer::tcp::Endpoint;
 use tokio::net::TcpListener;
@@ -57,6 +58,10 @@ impl EventSink for Sink {
 }
 
 fn submit(fleet: &Fleet) -> Receiver<Event> {
+    submit_until(fleet, None)
+}
+
+fn submit_until(fleet: &Fleet, deadline_us: Option<u64>) -> Receiver<Event> {
     let sampling = SamplingParams::greedy(9, Vec::new());
     let (sender, events) = channel();
     let job = Job {
@@ -65,7 +70,7 @@ fn submit(fleet: &Fleet) -> Receiver<Event> {
         lane: LaneId(0),
         tenant: TenantId(0),
         priority: 0,
-        deadline_us: None,
+        deadline_us,
         prompt: vec![1].into(),
         scope: None,
         sampling,
@@ -141,6 +146,46 @@ fn lives_that_were_never_ready_cost_no_sequence() {
     let (orders, _ordered) = mpsc::channel(9);
     let later = member.up(life(), orders);
     assert!(matches!(&later[..], [Errand::Submit(PoolId(0), submission)] if submission.seq == SeqId(5)), "{later:?}");
+}
+
+/// A clock that is set by hand.
+struct Set(AtomicU64);
+
+impl Clock for Set {
+    fn now_us(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn what_waits_for_a_process_is_sent_with_what_is_left_of_its_deadline() {
+    let clock = Arc::new(Set(AtomicU64::new(1_000)));
+    let fleet = Fleet::new(&config(), clock.clone()).unwrap().unwrap();
+    let member = &fleet.members[PREFILL];
+    let at = |now_us| clock.0.store(now_us, Ordering::Relaxed);
+    let is_up = || {
+        let (orders, ordered) = mpsc::channel(9);
+        up(&fleet, member, right(), (life(), orders));
+        ordered
+    };
+    let end = || gone(&fleet, member, &Ended { incarnation: Some(ready().incarnation), why: "killed".into() });
+    let within = |order| if let Order::Submit(submission) = order { submission.within_us } else { None };
+    let mut ordered = is_up();
+    let events = submit_until(&fleet, Some(1_500));
+    assert_eq!(within(ordered.try_recv().unwrap()), Some(500));
+    at(1_200);
+    end();
+    at(1_300);
+    assert_eq!(within(is_up().try_recv().unwrap()), Some(200));
+    end();
+    at(1_500);
+    let mut ordered = is_up();
+    assert!(!std::iter::from_fn(|| ordered.try_recv().ok()).any(|order| matches!(order, Order::Submit(_))));
+    assert_eq!(events.iter().collect::<Vec<_>>(), [Event::Failed(JobError::DeadlinePassed)]);
+    // One that comes too late is not sent at all.
+    let events = submit_until(&fleet, Some(1_500));
+    assert_eq!(events.iter().collect::<Vec<_>>(), [Event::Failed(JobError::DeadlinePassed)]);
+    assert!(ordered.try_recv().is_err());
 }
 
 #[test]
