@@ -239,6 +239,7 @@ impl From<SwapError> for ApiError {
             | SwapError::NothingToRollBackTo
             | SwapError::NothingOnTrial
             | SwapError::TrialEnded(_)
+            | SwapError::Recalled
             | SwapError::Elsewhere => Self::conflict(error.to_string()),
             SwapError::Refused(_) => Self { code: Some("policy_refused"), ..Self::bad_request(error.to_string()) },
         }

@@ -99,6 +99,11 @@ pub enum SwapError {
          [policy.schedule] and restart the server"
     )]
     Elsewhere,
+    #[error(
+        "somebody returned to an earlier policy while this one was being loaded, and it was not put in force; upload it once more if it is \
+         still wanted"
+    )]
+    Recalled,
     #[error("the policy was refused and the one in force stays: {0}")]
-    Refused(LoadError),
+    Refused(#[from] LoadError),
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use millrace_config::{Config, Digest};
 use millrace_core::Clock;
 use millrace_policy::{PolicyFault, PolicyInfo, PrecisionSlot, RolledBack, RouteSlot, ScheduleSlot, SlotStatus};
-use millrace_policy_wasm::{EngineOptions, LoadError, LoadedPolicy, PolicyEngine, PolicyKind, PolicyOptions, Recorder};
+use millrace_policy_wasm::{EngineOptions, LoadedPolicy, PolicyEngine, PolicyKind, PolicyOptions, Recorder};
 
 use crate::error::{StartError, SwapError};
 use crate::fault_log::FaultLog;
@@ -122,8 +122,8 @@ impl Policies {
     pub fn replace(&self, kind: PolicyKind, source: &[u8], pinned: Option<&Digest>) -> Result<PolicyInfo, SwapError> {
         let _one = self.alone()?;
         self.reachable(kind)?;
-        let options = self.uploaded(kind, pinned);
-        let put = || -> Result<(PolicyInfo, PolicyInfo), LoadError> { self.put(&self.engine.load(source, kind, &options)?) };
+        let (options, recalls) = (self.uploaded(kind, pinned), self.recalls(kind));
+        let put = || self.put(&self.engine.load(source, kind, &options)?, recalls);
         self.told(kind, "policy replaced", put())
     }
 
@@ -151,22 +151,31 @@ impl Policies {
         PolicyOptions { origin: "uploaded".to_owned(), sha256, ..option_of(&self.options, kind).clone() }
     }
 
-    /// Puts a loaded policy in force; tells who was and who is.
-    fn put(&self, loaded: &LoadedPolicy) -> Result<(PolicyInfo, PolicyInfo), LoadError> {
+    /// How often an operator asked for the way back: to be counted before a policy is loaded that [`Self::put`] puts in force.
+    fn recalls(&self, kind: PolicyKind) -> u64 {
+        match kind {
+            PolicyKind::Precision => self.slots.precision.recalls(),
+            PolicyKind::Route => self.slots.route.recalls(),
+            PolicyKind::Schedule => self.slots.schedule.recalls(),
+        }
+    }
+
+    /// Puts a loaded policy in force; tells who was and who is. Whoever asked for the way back meanwhile has the last word.
+    fn put(&self, loaded: &LoadedPolicy, recalls: u64) -> Result<(PolicyInfo, PolicyInfo), SwapError> {
         let info = loaded.info().clone();
         let old = match loaded.kind() {
-            PolicyKind::Precision => self.slots.precision.swap(loaded.precision()?, info.clone()),
-            PolicyKind::Route => self.slots.route.swap(loaded.route()?, info.clone()),
-            PolicyKind::Schedule => self.slots.schedule.swap(loaded.schedule()?, info.clone()),
+            PolicyKind::Precision => self.slots.precision.swap_since(recalls, loaded.precision()?, info.clone()),
+            PolicyKind::Route => self.slots.route.swap_since(recalls, loaded.route()?, info.clone()),
+            PolicyKind::Schedule => self.slots.schedule.swap_since(recalls, loaded.schedule()?, info.clone()),
         };
-        Ok((old, info))
+        Ok((old.ok_or(SwapError::Recalled)?, info))
     }
 
     fn told(
         &self,
         kind: PolicyKind,
         what: &str,
-        put: Result<(PolicyInfo, PolicyInfo), LoadError>,
+        put: Result<(PolicyInfo, PolicyInfo), SwapError>,
     ) -> Result<PolicyInfo, SwapError> {
         match put {
             Ok((old, new)) => {
@@ -174,8 +183,8 @@ impl Policies {
                 Ok(old)
             }
             Err(error) => {
-                tracing::warn!(target: "millrace::audit", %kind, %error, "policy refused; the one in force stays");
-                Err(SwapError::Refused(error))
+                tracing::warn!(target: "millrace::audit", %kind, %error, "policy not put in force; the one in force stays");
+                Err(error)
             }
         }
     }

@@ -53,3 +53,20 @@ fn what_is_scheduled_elsewhere_is_not_changed_here() {
     assert!(matches!(policies.start_shadow(kind, &source, None), Err(SwapError::Elsewhere)));
     assert!(policies.return_to_builtin(PolicyKind::Route).is_ok());
 }
+
+/// Loading takes seconds, in which an operator may find that the built-in is needed now.
+#[test]
+fn who_asks_for_the_way_back_while_a_policy_is_being_loaded_has_the_last_word() {
+    let policies = Policies::load(&config("", ""), clock()).expect("policies");
+    let kind = PolicyKind::Schedule;
+    let source = std::fs::read(guest("reverse-schedule")).expect("a guest");
+    let recalls = policies.recalls(kind);
+    let loaded = policies.engine.load(&source, kind, &policies.uploaded(kind, None)).expect("loads");
+    let builtin = policies.return_to_builtin(kind).expect("the built-in");
+    assert!(matches!(policies.put(&loaded, recalls), Err(SwapError::Recalled)));
+    assert_eq!(policies.status(kind).info, builtin);
+    // What is uploaded afterwards is wanted.
+    assert_eq!(policies.replace(kind, &source, None).expect("in force"), builtin);
+    assert_eq!(policies.status(kind).info.name, "test-guest");
+    assert!(policies.start_shadow(kind, &source, None).is_ok() && policies.activate(kind).is_ok());
+}
