@@ -269,6 +269,7 @@ impl From<SwapError> for ApiError {
             | SwapError::NothingToRollBackTo
             | SwapError::NothingOnTrial
             | SwapError::TrialEnded(_)
+            | SwapError::Recalled
             | SwapError::Elsewhere
             | SwapError::Behind { .. } => Self::conflict(error.to_string()),
             SwapError::Refused(_) | SwapError::RefusedIn { .. } => {

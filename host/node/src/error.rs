@@ -106,6 +106,11 @@ pub enum SwapError {
          /admin/policies, and put another one in force or restart that process"
     )]
     Behind { pool: String, why: String },
+    #[error(
+        "somebody returned to an earlier policy while this one was being loaded, and it was not put in force; upload it once more if it is \
+         still wanted"
+    )]
+    Recalled,
     #[error("the policy was refused and the one in force stays: {0}")]
     Refused(#[from] LoadError),
 }

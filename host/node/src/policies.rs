@@ -132,8 +132,8 @@ impl Policies {
     /// Where the component is refused or another one is being loaded; nothing changes then.
     pub fn replace(&self, kind: PolicyKind, source: &[u8], pinned: Option<&Digest>) -> Result<PolicyInfo, SwapError> {
         let _one = self.alone()?;
-        let options = self.uploaded(kind, pinned);
-        let put = || self.put(&self.engine.load(source, kind, &options)?, self.afar.keep(source));
+        let (options, recalls) = (self.uploaded(kind, pinned), self.recalls(kind));
+        let put = || self.put(&self.engine.load(source, kind, &options)?, self.afar.keep(source), recalls);
         self.told(kind, "policy replaced", put())
     }
 
@@ -171,22 +171,34 @@ impl Policies {
         PolicyOptions { origin: "uploaded".to_owned(), sha256, ..option_of(&self.options, kind).clone() }
     }
 
-    /// Puts a loaded policy in force; tells who was and who is. `source`: for engine processes.
-    fn put(&self, loaded: &LoadedPolicy, source: Option<Arc<[u8]>>) -> Result<(PolicyInfo, PolicyInfo), SwapError> {
+    /// How often an operator asked for the way back: to be counted before a policy is loaded that [`Self::put`] puts in force.
+    fn recalls(&self, kind: PolicyKind) -> u64 {
+        match kind {
+            PolicyKind::Precision => self.slots.precision.recalls(),
+            PolicyKind::Route => self.slots.route.recalls(),
+            PolicyKind::Schedule => self.slots.schedule.recalls(),
+        }
+    }
+
+    /// Puts a loaded policy in force; tells who was and who is. Whoever asked for the way back meanwhile has the last word. `source`: for
+    /// engine processes.
+    fn put(&self, loaded: &LoadedPolicy, source: Option<Arc<[u8]>>, recalls: u64) -> Result<(PolicyInfo, PolicyInfo), SwapError> {
         let info = loaded.info().clone();
         let old = match loaded.kind() {
-            PolicyKind::Precision => self.slots.precision.swap(loaded.precision()?, info.clone()),
-            PolicyKind::Route => self.slots.route.swap(loaded.route()?, info.clone()),
+            PolicyKind::Precision => self.slots.precision.swap_since(recalls, loaded.precision()?, info.clone()),
+            PolicyKind::Route => self.slots.route.swap_since(recalls, loaded.route()?, info.clone()),
             PolicyKind::Schedule => {
                 let (slot, policy) = (&self.slots.schedule, loaded.schedule()?);
                 let held = self.afar.load(source, &info, option_of(&self.options, PolicyKind::Schedule))?;
                 self.afar.vouch(slot);
-                let old = slot.swap(policy, info.clone());
-                self.afar.put(held, slot)?;
+                let old = slot.swap_since(recalls, policy, info.clone());
+                if old.is_some() {
+                    self.afar.put(held, slot)?;
+                }
                 old
             }
         };
-        Ok((old, info))
+        Ok((old.ok_or(SwapError::Recalled)?, info))
     }
 
     fn told(
@@ -201,7 +213,12 @@ impl Policies {
                 Ok(old)
             }
             Err(error) => {
-                tracing::warn!(target: "millrace::audit", %kind, %error, "policy refused, by this process or another");
+                let came = match &error {
+                    SwapError::Behind { .. } => "policy in force, but not in every process",
+                    SwapError::Recalled => "policy not put in force; somebody went back while it was being loaded",
+                    _ => "policy refused; the one in force stays",
+                };
+                tracing::warn!(target: "millrace::audit", %kind, %error, "{came}");
                 Err(error)
             }
         }

@@ -39,6 +39,8 @@ pub(crate) struct State<P: ?Sized> {
     total: Counters,
     swaps: u64,
     rollbacks: u64,
+    /// How often somebody asked for the way back.
+    recalls: u64,
     pub(crate) last_error: Option<(u64, String)>,
     pub(crate) feedback: Counters,
     pub(crate) handover: Counters,
@@ -73,7 +75,7 @@ impl<P: Policy + ?Sized> Slot<P> {
 
     fn of(lineage: Lineage<P>) -> Self {
         let (total, feedback, handover) = (Counters::default(), Counters::default(), Counters::default());
-        let state = State { lineage, total, swaps: 0, rollbacks: 0, last_error: None, feedback, handover };
+        let state = State { lineage, total, swaps: 0, rollbacks: 0, recalls: 0, last_error: None, feedback, handover };
         Self { state: Mutex::new(state), watcher: None, fault_watcher: None }
     }
 
@@ -106,18 +108,35 @@ impl<P: Policy + ?Sized> Slot<P> {
     /// both can do that.
     pub(crate) fn swap(&self, mut policy: Box<P>, info: PolicyInfo) -> PolicyInfo {
         self.hand_over(&mut *policy, &info);
-        let mut state = self.lock();
-        let (old, retired) = state.lineage.put(policy, info);
-        state.swaps = state.swaps.saturating_add(1);
-        drop(state);
+        let (old, retired) = self.lock().put(policy, info);
         // An instance is unmapped when it goes, which is not to happen under the lock.
         drop(retired);
         old
     }
 
+    /// As [`Self::swap`], unless somebody asked for the way back since these recalls were counted: then nothing changes, and it is none.
+    pub(crate) fn swap_since(&self, recalls: u64, mut policy: Box<P>, info: PolicyInfo) -> Option<PolicyInfo> {
+        self.hand_over(&mut *policy, &info);
+        let mut state = self.lock();
+        if state.recalls != recalls {
+            drop(state);
+            return None;
+        }
+        let (old, retired) = state.put(policy, info);
+        drop(state);
+        drop(retired);
+        Some(old)
+    }
+
+    /// How often somebody asked for the way back.
+    pub(crate) fn recalls(&self) -> u64 {
+        self.lock().recalls
+    }
+
     /// Returns to the last proven policy, or the first; tells which it is. None if there is no way back.
     pub(crate) fn roll_back(&self) -> Option<PolicyInfo> {
         let mut state = self.lock();
+        state.recalls = state.recalls.wrapping_add(1);
         let retired = state.roll_back()?;
         let info = state.lineage.active.info.clone();
         drop(state);
@@ -128,6 +147,7 @@ impl<P: Policy + ?Sized> Slot<P> {
     /// Returns to the first policy at once; tells which it is.
     pub(crate) fn return_to_base(&self) -> PolicyInfo {
         let mut state = self.lock();
+        state.recalls = state.recalls.wrapping_add(1);
         let retired = state.lineage.return_to_base();
         state.rollbacks = state.rollbacks.saturating_add(u64::from(!retired.is_empty()));
         let info = state.lineage.active.info.clone();
@@ -217,6 +237,11 @@ impl<P: Policy + ?Sized> State<P> {
                 counters.latency.record(ns);
             }
         }
+    }
+
+    fn put(&mut self, policy: Box<P>, info: PolicyInfo) -> (PolicyInfo, Retired<P>) {
+        self.swaps = self.swaps.saturating_add(1);
+        self.lineage.put(policy, info)
     }
 
     /// Rolls back because the policy in force fails too often; none where it is the first.

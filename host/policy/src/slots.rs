@@ -201,6 +201,18 @@ macro_rules! management {
                 self.slot.swap(policy, info)
             }
 
+            /// As [`Self::swap`], for a policy that took a while to load: none where somebody asked for a roll back or the built-in since
+            /// [`Self::recalls`] gave this number, whose word is the later one; nothing changes then.
+            pub fn swap_since(&self, recalls: u64, policy: Box<dyn $policy>, info: PolicyInfo) -> Option<PolicyInfo> {
+                self.slot.swap_since(recalls, policy, info)
+            }
+
+            /// How often somebody asked for a roll back or the built-in; those that nobody asked for do not count.
+            #[must_use]
+            pub fn recalls(&self) -> u64 {
+                self.slot.recalls()
+            }
+
             /// Returns to the last proven policy before this one, which is dropped; after the last of them to the built-in. Tells
             /// who is in force now; none if the built-in was. What fails too often is rolled back by the same rule.
             pub fn roll_back(&self) -> Option<PolicyInfo> {

@@ -104,6 +104,10 @@ impl Afar {
     pub(super) fn put(&self, held: Option<Held>, slot: &ScheduleSlot) -> Result<(), SwapError> {
         let Some((there, Held { component, ticket })) = self.there.get().zip(held) else { return Ok(()) };
         let status = slot.status();
+        if !is(&component, &status.info) {
+            // Somebody took it back meanwhile, and has that followed.
+            return Ok(());
+        }
         let mut sources = self.sources();
         sources.retain(|kept| *kept != component && status.way_back.iter().any(|info| is(kept, info)));
         sources.push(component.clone());

@@ -69,3 +69,20 @@ fn an_engine_process_whose_component_is_broken_begins_with_the_built_in() {
     assert_eq!(alone.slot.status().info.origin, "built-in");
     assert!(Policies::load(&config, clock()).is_err(), "a server does not start so");
 }
+
+/// Loading takes seconds, in which an operator may find that the built-in is needed now.
+#[test]
+fn who_asks_for_the_way_back_while_a_policy_is_being_loaded_has_the_last_word() {
+    let policies = Policies::load(&config("", ""), clock()).expect("policies");
+    let kind = PolicyKind::Schedule;
+    let source = std::fs::read(guest("reverse-schedule")).expect("a guest");
+    let recalls = policies.recalls(kind);
+    let loaded = policies.engine.load(&source, kind, &policies.uploaded(kind, None)).expect("loads");
+    let builtin = policies.return_to_builtin(kind).expect("the built-in");
+    assert!(matches!(policies.put(&loaded, None, recalls), Err(SwapError::Recalled)));
+    assert_eq!(policies.status(kind).info, builtin);
+    // What is uploaded afterwards is wanted.
+    assert_eq!(policies.replace(kind, &source, None).expect("in force"), builtin);
+    assert_eq!(policies.status(kind).info.name, "test-guest");
+    assert!(policies.start_shadow(kind, &source, None).is_ok() && policies.activate(kind).is_ok());
+}

@@ -71,6 +71,7 @@ impl Policies {
     /// There is none or it ended, another is being loaded, or no instance starts; the trial stays as it is then.
     pub fn activate(&self, kind: PolicyKind) -> Result<PolicyInfo, SwapError> {
         let _one = self.alone()?;
+        let recalls = self.recalls(kind);
         let (loaded, source) = {
             let shadows = self.shadows();
             let OnTrial { shadow, source } = shadows[place(kind)].as_ref().ok_or(SwapError::NothingOnTrial)?;
@@ -79,7 +80,7 @@ impl Policies {
             }
             (self.engine.renamed(shadow.loaded(), option_of(&self.options, kind)), source.clone())
         };
-        let old = self.told(kind, "policy replaced by the one on trial", self.put(&loaded, source))?;
+        let old = self.told(kind, "policy replaced by the one on trial", self.put(&loaded, source, recalls))?;
         drop(self.take_shadow(kind));
         Ok(old)
     }

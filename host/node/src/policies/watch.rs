@@ -2,6 +2,7 @@
 //! Looks once a second, which works on every file system; a file that is refused is looked at again when it changes again.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Weak;
 use std::thread;
@@ -16,11 +17,12 @@ use crate::policy_slots::{read_component, spec_of};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// What tells one state of a file from another.
+/// What tells one state of a file from another. Tools that copy a file's time with it put a new file in its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     modified: SystemTime,
     bytes: u64,
+    inode: u64,
 }
 
 #[derive(Debug)]
@@ -92,11 +94,11 @@ impl Policies {
     /// Puts the file in force as the configuration loads it.
     fn reload(&self, kind: PolicyKind, path: &Path) -> Result<(), SwapError> {
         let _one = self.alone()?;
-        let options: &PolicyOptions = option_of(&self.options, kind);
+        let (options, recalls): (&PolicyOptions, u64) = (option_of(&self.options, kind), self.recalls(kind));
         let component = Component { path: path.to_owned(), sha256: None };
         match read_component(kind, &component, options.limits.component_bytes) {
             Ok(source) => {
-                let put = || self.put(&self.engine.load(&source, kind, options)?, self.afar.keep(&source));
+                let put = || self.put(&self.engine.load(&source, kind, options)?, self.afar.keep(&source), recalls);
                 self.told(kind, "policy replaced by its file", put()).map(|_| ())
             }
             Err(error) => {
@@ -110,7 +112,7 @@ impl Policies {
 /// None: there is no file, or it is a directory or a pipe, which holds no component.
 fn stamp(path: &Path) -> Option<Stamp> {
     let metadata = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
-    Some(Stamp { modified: metadata.modified().ok()?, bytes: metadata.len() })
+    Some(Stamp { modified: metadata.modified().ok()?, bytes: metadata.len(), inode: metadata.ino() })
 }
 
 #[cfg(test)]
@@ -119,7 +121,8 @@ mod tests {
 
     #[test]
     fn a_file_is_due_once_it_changed_and_rests() {
-        let at = |seconds, bytes| Some(Stamp { modified: SystemTime::UNIX_EPOCH + Duration::from_secs(seconds), bytes });
+        let at =
+            |seconds, bytes| Some(Stamp { modified: SystemTime::UNIX_EPOCH + Duration::from_secs(seconds), bytes, inode: 7 });
         let mut file = Watched { kind: PolicyKind::Route, path: PathBuf::new(), done: at(1, 10), last: at(1, 10) };
         assert!(!file.is_due(at(1, 10)), "unchanged");
         assert!(!file.is_due(at(2, 5)), "being written");
@@ -145,6 +148,23 @@ mod tests {
         fs::write(&path, "one").expect("written");
         let WatchList(mut files) = watching(&path);
         fs::write(&path, "another").expect("written");
+        let due = [files[0].is_due(stamp(&path)), files[0].is_due(stamp(&path))];
+        assert_eq!(due, [false, true], "once it rests");
+    }
+
+    /// As `rsync -t`, `tar` and reproducible builds leave it: another file of the same size and time.
+    #[test]
+    fn another_file_of_the_same_size_and_time_is_due() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (path, next) = (directory.path().join("x.wasm"), directory.path().join("next.wasm"));
+        let at = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
+        for (path, text) in [(&path, "one"), (&next, "two")] {
+            fs::write(path, text).expect("written");
+            fs::File::options().write(true).open(path).expect("a file").set_modified(at).expect("a time");
+        }
+        let WatchList(mut files) = watching(&path);
+        assert!(!files[0].is_due(stamp(&path)), "unchanged");
+        fs::rename(&next, &path).expect("renamed");
         let due = [files[0].is_due(stamp(&path)), files[0].is_due(stamp(&path))];
         assert_eq!(due, [false, true], "once it rests");
     }

@@ -209,3 +209,39 @@ fn a_hopeless_policy_gives_way_by_the_same_rule() {
     fails_for_good(&slot, "bad");
     assert_eq!((in_force(&slot).as_str(), back(&slot)), ("built-in", None));
 }
+
+/// Loading takes seconds. Who asks for the way back meanwhile has the last word.
+#[test]
+fn a_policy_that_was_being_loaded_does_not_undo_a_roll_back() {
+    let slot = proven(&["a", "b"]);
+    let late = |recalls: u64| slot.swap_since(recalls, scripted(good).0, named("late")).map(|old| old.name);
+    let recalls = slot.recalls();
+    assert_eq!(back(&slot), Some("a".into()));
+    assert_eq!((late(recalls), in_force(&slot)), (None, "a".into()));
+    assert_eq!(slot.status().swaps, 2, "it is no swap");
+    let recalls = slot.recalls();
+    slot.return_to_builtin();
+    assert_eq!((late(recalls), in_force(&slot)), (None, "built-in".into()));
+    // The built-in was wanted although it was in force already.
+    let recalls = slot.recalls();
+    slot.return_to_builtin();
+    assert_eq!((late(recalls), back(&slot)), (None, None));
+    assert_eq!(late(recalls + 1), None);
+    assert_eq!((late(slot.recalls()), in_force(&slot)), (Some("built-in".into()), "late".into()));
+}
+
+/// What is uploaded to mend a policy that fails is wanted all the more once the host has rolled that back.
+#[test]
+fn a_roll_back_that_nobody_asked_for_holds_up_no_swap() {
+    let slot = ScheduleSlot::new(scripted(good).0, named("built-in"), BREAKER);
+    slot.swap(scripted(|_| Err(FaultKind::Trap)).0, named("bad"));
+    let recalls = slot.recalls();
+    let mut now_us = 0;
+    while in_force(&slot) == "bad" {
+        drop(ask(&slot, now_us));
+        now_us += 1_000_000;
+        assert!(now_us < 1_000_000_000, "the host rolls back");
+    }
+    assert_eq!((slot.status().rollbacks, slot.recalls()), (1, recalls));
+    assert_eq!(slot.swap_since(recalls, scripted(good).0, named("mended")).map(|old| old.name), Some("built-in".into()));
+}
