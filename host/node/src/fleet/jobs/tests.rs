@@ -299,11 +299,13 @@ fn a_deadline_counts_from_the_arrival_over_all_rounds() {
     assert_eq!(events.iter().collect::<Vec<_>>(), [Event::Failed(JobError::DeadlinePassed)]);
 }
 
+/// What has prefill get a sequence again.
+type Again = fn(&mut Jobs, &JobError, SequenceEvent) -> Vec<Errand>;
+
 #[test]
 fn no_round_begins_after_the_deadline() {
     let (why, (_, preempted)) = (JobError::Device("gone".into()), preempted());
-    // After each of these, prefill would get it again.
-    let late: [fn(&mut Jobs, &JobError, SequenceEvent) -> Vec<Errand>; 4] = [
+    let late: [Again; 4] = [
         |jobs, why, _| jobs.lost(PREFILL, 1, why),
         |jobs, why, _| {
             jobs.lost(DECODE, 4, why);
