@@ -171,6 +171,16 @@ impl Policies {
         PolicyOptions { origin: "uploaded".to_owned(), sha256, ..option_of(&self.options, kind).clone() }
     }
 
+    /// What happened to the schedule slot by itself is so in engine processes too. Once in a while.
+    fn catch_up(&self) {
+        // Not between the two halves of a swap.
+        if self.afar.is_behind(&self.slots.schedule)
+            && let Ok(_one) = self.alone()
+        {
+            self.afar.catch_up(&self.slots.schedule);
+        }
+    }
+
     /// How often an operator asked for the way back: to be counted before a policy is loaded that [`Self::put`] puts in force.
     fn recalls(&self, kind: PolicyKind) -> u64 {
         match kind {
@@ -192,8 +202,9 @@ impl Policies {
                 let held = self.afar.load(source, &info, option_of(&self.options, PolicyKind::Schedule))?;
                 self.afar.vouch(slot);
                 let old = slot.swap_since(recalls, policy, info.clone());
-                if old.is_some() {
-                    self.afar.put(held, slot)?;
+                match old {
+                    Some(_) => self.afar.put(held, slot)?,
+                    None => self.afar.forget(held),
                 }
                 old
             }

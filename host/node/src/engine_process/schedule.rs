@@ -7,7 +7,7 @@
 //! It does not know why the node wants it.
 
 use std::io;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -138,9 +138,14 @@ impl Desk {
     }
 
     fn hand_on(&self, ticket: u64, task: Task) {
-        if self.tasks.try_send(task).is_err() {
-            refuse(&self.reports, ticket, "this engine process has policies to load already; try again when it is done".into());
-        }
+        let why = match self.tasks.try_send(task) {
+            Ok(()) => return,
+            Err(TrySendError::Full(_)) => "this engine process has policies to load already; try again when it is done",
+            Err(TrySendError::Disconnected(_)) => {
+                "loading a policy has ended the thread that loads them; restart this engine process"
+            }
+        };
+        refuse(&self.reports, ticket, why.into());
     }
 }
 
@@ -191,7 +196,8 @@ impl Worker {
             }
             Task::Forget { ticket } => drop(self.held.take_if(|(held, _)| *held == ticket)),
             Task::Is { sha256, generation } if self.runs.slot.status().info.sha256 == sha256 => self.is(generation),
-            Task::Is { .. } => {}
+            // It was given up meanwhile.
+            Task::Is { .. } => refuse(&self.reports, 0, "this engine process does not run it any more".into()),
         }
     }
 

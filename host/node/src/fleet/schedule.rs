@@ -20,6 +20,9 @@ use crate::control::{Component, Order, ScheduleOrder, ScheduleReport, ScheduleRu
 use crate::error::SwapError;
 use crate::policies::afar::{Elsewhere, ScheduleIn};
 
+/// No generation of the slot's, which count from 1: on the way from one to another.
+const BETWEEN: u64 = 0;
+
 /// See the module.
 #[derive(Default)]
 pub(super) struct Schedules(Mutex<State>);
@@ -29,8 +32,8 @@ struct State {
     /// `None`: the node has not said; processes run what they start with.
     wanted: Option<Wanted>,
     tickets: u64,
-    /// Who waits for answers.
-    asks: Option<Sender<(PoolId, Told)>>,
+    /// All who wait for answers, each for its own.
+    asks: Vec<Sender<(PoolId, Told)>>,
     said: BTreeMap<PoolId, Said>,
 }
 
@@ -47,9 +50,12 @@ struct Said {
     runs: Option<ScheduleRuns>,
     /// Holds what this ticket is of.
     holds: Option<u64>,
+    /// The generation that it was last told to run.
+    sent: Option<u64>,
     refused: Option<String>,
 }
 
+#[derive(Clone)]
 enum Told {
     Holds(u64),
     /// 0: of no ticket.
@@ -105,13 +111,13 @@ impl Schedules {
 
 impl State {
     fn tell(&mut self, pool: PoolId, told: Told) {
-        // Nobody may wait any more.
-        self.asks.take_if(|asks| asks.send((pool, told)).is_err());
+        // Who does not wait any more is forgotten.
+        self.asks.retain(|asks| asks.send((pool, told.clone())).is_ok());
     }
 
     fn wait(&mut self) -> Receiver<(PoolId, Told)> {
         let (asks, answers) = channel();
-        self.asks = Some(asks);
+        self.asks.push(asks);
         answers
     }
 
@@ -124,20 +130,29 @@ impl State {
     fn bring(&mut self, member: &Member, held: Option<u64>) -> bool {
         let Some(Wanted { generation, component }) = self.wanted.clone() else { return false };
         let said = self.said.entry(member.pool).or_default();
+        // What it says that it runs is so still only where no order is on its way.
+        let is_settled = said.sent.is_none() || said.runs.as_ref().is_some_and(|runs| runs.generation == said.sent);
         let orders: Vec<ScheduleOrder> = match component {
             None => vec![ScheduleOrder::Base { generation }],
             Some(_) if held.is_some() && held == said.holds => {
                 held.into_iter().map(|ticket| ScheduleOrder::Put { ticket, generation }).collect()
             }
-            Some(component) if said.runs.as_ref().is_some_and(|runs| runs.info.sha256 == component.sha256) => {
+            Some(component) if is_settled && said.runs.as_ref().is_some_and(|runs| runs.info.sha256 == component.sha256) => {
                 vec![ScheduleOrder::Is { sha256: component.sha256.clone(), generation }]
             }
             Some(component) => {
+                // What it runs is not to be its way back: somebody went back from that, or its file is another by now. Until the
+                // other is loaded it runs the built-in.
                 let ticket = self.next_ticket();
-                component.orders(ticket, Some(generation)).collect()
+                let whole = component.orders(ticket, Some(generation));
+                std::iter::once(ScheduleOrder::Base { generation: BETWEEN }).chain(whole).collect()
             }
         };
-        send(member, orders)
+        let taken = send(member, orders);
+        if taken && let Some(said) = self.said.get_mut(&member.pool) {
+            said.sent = Some(generation);
+        }
+        taken
     }
 }
 
@@ -152,12 +167,13 @@ struct Asked {
     since: u64,
 }
 
-/// Waits until each of these has answered with what `is_done` takes for an end. The first that refuses, or does not answer.
+/// Waits until each of these has answered with what `end` takes for an end: a good one, or why not. The first that refuses, or does not
+/// answer.
 fn await_all(
     answers: &Receiver<(PoolId, Told)>,
     Asked { pools: mut asked, since }: Asked,
     patience: Duration,
-    is_done: impl Fn(&Told) -> bool,
+    end: impl Fn(&Told) -> Option<Result<(), String>>,
 ) -> Result<(), (PoolId, Option<String>)> {
     let until = Instant::now() + patience;
     let mut refused = None;
@@ -165,14 +181,12 @@ fn await_all(
         let Ok((pool, told)) = answers.recv_timeout(until.saturating_duration_since(Instant::now())) else {
             return Err(refused.unwrap_or((first, None)));
         };
-        match told {
-            Told::Refused(ticket, why) if (ticket == 0 || ticket >= since) && asked.remove(&pool) => {
-                refused = refused.or(Some((pool, Some(why))));
-            }
-            told if matches!(told, Told::Gone) || is_done(&told) => {
-                asked.remove(&pool);
-            }
-            _ => {}
+        let ended = match told {
+            Told::Refused(ticket, why) if ticket == 0 || ticket >= since => Some(Err(why)),
+            told => end(&told),
+        };
+        if let Some(ended) = ended.filter(|_| asked.remove(&pool)) {
+            refused = refused.or(ended.err().map(|why| (pool, Some(why))));
         }
     }
     refused.map_or(Ok(()), Err)
@@ -193,11 +207,15 @@ impl Elsewhere for Fleet {
         let pools: BTreeSet<PoolId> = self.members.iter().filter(takes).map(|member| member.pool).collect();
         drop(state);
         let asked = Asked { pools, since: ticket };
-        let loaded = await_all(&answers, asked, patience, |told| matches!(told, Told::Holds(of) if *of == ticket));
+        // One that the component has killed would not be the last.
+        let end = |told: &Told| match told {
+            Told::Holds(of) if *of == ticket => Some(Ok(())),
+            Told::Gone => Some(Err("it ended while it loaded the policy".to_owned())),
+            _ => None,
+        };
+        let loaded = await_all(&answers, asked, patience, end);
         loaded.map(|()| ticket).map_err(|refused| {
-            for member in &self.members {
-                send(member, [ScheduleOrder::Forget { ticket }]);
-            }
+            self.forget(ticket);
             let (pool, why) = self.named(refused);
             SwapError::RefusedIn { pool, why }
         })
@@ -212,20 +230,37 @@ impl Elsewhere for Fleet {
     ) -> Result<(), SwapError> {
         let mut state = self.schedules.state();
         // Two that roll back at once.
-        if state.wanted.as_ref().is_some_and(|wanted| wanted.generation >= generation) {
+        if state.wanted.as_ref().is_some_and(|wanted| wanted.generation > generation) {
             return Ok(());
         }
+        // Once more: for those that could not take it before.
+        let is_due = |state: &State, member: &Member| {
+            let runs = state.said.get(&member.pool).and_then(|said| said.runs.as_ref());
+            runs.is_none_or(|runs| runs.generation != Some(generation))
+        };
         state.wanted = Some(Wanted { generation, component });
         let answers = state.wait();
         let since = ticket.unwrap_or(state.tickets.saturating_add(1));
-        let pools = self.members.iter().filter(|member| state.bring(member, ticket)).map(|member| member.pool).collect();
+        let brought = self.members.iter().filter(|member| is_due(&state, member) && state.bring(member, ticket));
+        let pools = brought.map(|member| member.pool).collect();
         drop(state);
         let asked = Asked { pools, since };
-        let done = |told: &Told| matches!(told, Told::Runs(Some(of)) if *of >= generation);
-        await_all(&answers, asked, patience, done).map_err(|refused| {
+        // A life to come gets it.
+        let end = |told: &Told| match told {
+            Told::Gone => Some(Ok(())),
+            Told::Runs(Some(of)) if *of >= generation => Some(Ok(())),
+            _ => None,
+        };
+        await_all(&answers, asked, patience, end).map_err(|refused| {
             let (pool, why) = self.named(refused);
             SwapError::Behind { pool, why }
         })
+    }
+
+    fn forget(&self, ticket: u64) {
+        for member in &self.members {
+            send(member, [ScheduleOrder::Forget { ticket }]);
+        }
     }
 
     fn runs(&self) -> Vec<ScheduleIn> {

@@ -1,6 +1,7 @@
 //! The schedule policy where it is asked for in other processes: what is put in force here is put in force there too. Keeps the sources
 //! of what may be in force again. It does not know how these processes are reached.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -44,6 +45,9 @@ pub(crate) trait Elsewhere: Send + Sync {
         patience: Duration,
     ) -> Result<(), SwapError>;
 
+    /// What is held under this ticket will not be put in force.
+    fn forget(&self, ticket: u64);
+
     fn runs(&self) -> Vec<ScheduleIn>;
 }
 
@@ -53,6 +57,8 @@ pub(super) struct Afar {
     there: OnceLock<Arc<dyn Elsewhere>>,
     /// Of what is in force and of the way back.
     sources: Mutex<Vec<Arc<Component>>>,
+    /// The generation of the slot that processes were told last.
+    followed: AtomicU64,
 }
 
 /// What every process has loaded.
@@ -69,6 +75,11 @@ impl Afar {
         {
             tracing::debug!(%error, "engine processes are told of the schedule policy; nobody waits for them");
         }
+    }
+
+    /// Whether there are such processes.
+    pub(super) fn reaches(&self) -> bool {
+        self.there.get().is_some()
     }
 
     /// Notes the source of what the slot starts with.
@@ -106,13 +117,37 @@ impl Afar {
         let status = slot.status();
         if !is(&component, &status.info) {
             // Somebody took it back meanwhile, and has that followed.
+            there.forget(ticket);
             return Ok(());
         }
         let mut sources = self.sources();
         sources.retain(|kept| *kept != component && status.way_back.iter().any(|info| is(kept, info)));
         sources.push(component.clone());
         drop(sources);
+        self.followed.store(status.generation, Ordering::Relaxed);
         there.put(status.generation, Some(component), Some(ticket), PATIENCE)
+    }
+
+    /// It was not put in force after all.
+    pub(super) fn forget(&self, held: Option<Held>) {
+        if let Some((there, held)) = self.there.get().zip(held) {
+            there.forget(held.ticket);
+        }
+    }
+
+    /// Whether processes were told of another policy last than the slot has in force.
+    pub(super) fn is_behind(&self, slot: &ScheduleSlot) -> bool {
+        self.reaches() && slot.generation() != self.followed.load(Ordering::Relaxed)
+    }
+
+    /// Has it followed that the slot rolled back by itself, which nobody waits for.
+    pub(super) fn catch_up(&self, slot: &ScheduleSlot) {
+        if !self.is_behind(slot) {
+            return;
+        }
+        if let Err(error) = self.follow(slot, Duration::ZERO) {
+            tracing::debug!(%error, "engine processes are told of a roll back; nobody waits for them");
+        }
     }
 
     /// Whatever is in force in the slot shall be so there.
@@ -123,6 +158,7 @@ impl Afar {
         let Some(there) = self.there.get() else { return Ok(()) };
         let status = slot.status();
         let component = self.sources().iter().rev().find(|kept| is(kept, &status.info)).cloned();
+        self.followed.store(status.generation, Ordering::Relaxed);
         there.put(status.generation, component, None, patience)
     }
 

@@ -80,9 +80,11 @@ impl Policies {
             }
             (self.engine.renamed(shadow.loaded(), option_of(&self.options, kind)), source.clone())
         };
-        let old = self.told(kind, "policy replaced by the one on trial", self.put(&loaded, source, recalls))?;
-        drop(self.take_shadow(kind));
-        Ok(old)
+        let put = self.told(kind, "policy replaced by the one on trial", self.put(&loaded, source, recalls));
+        if matches!(put, Ok(_) | Err(SwapError::Behind { .. })) {
+            drop(self.take_shadow(kind));
+        }
+        put
     }
 
     fn shadows(&self) -> MutexGuard<'_, [Option<OnTrial>; 3]> {

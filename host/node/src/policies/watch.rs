@@ -62,14 +62,15 @@ impl WatchList {
     }
 }
 
-/// Starts the thread, if there is anything to watch; it ends with `owner`.
+/// Starts the thread, if there is anything to watch or anybody to tell; it ends with `owner`.
 pub(crate) fn start<T: Send + Sync + 'static>(WatchList(mut files): WatchList, owner: Weak<T>, policies: fn(&T) -> &Policies) {
-    if files.is_empty() {
+    if files.is_empty() && owner.upgrade().is_none_or(|owner| !policies(&owner).afar.reaches()) {
         return;
     }
     let run = move || {
         while let Some(owner) = owner.upgrade() {
             files.iter_mut().for_each(|file| look(file, policies(&owner)));
+            policies(&owner).catch_up();
             drop(owner);
             thread::sleep(INTERVAL);
         }

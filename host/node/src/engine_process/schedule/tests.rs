@@ -74,6 +74,7 @@ fn it_is_held_until_it_is_put_in_force() {
     world.offer(&reverse, 4, Some(10));
     assert_eq!(world.runs().generation, Some(10));
     world.desk.obey(ScheduleOrder::Is { sha256: "another".into(), generation: 11 });
+    assert_eq!(world.refused().0, 0, "it does not run that");
     world.desk.obey(ScheduleOrder::Is { sha256: reverse.sha256, generation: 12 });
     assert_eq!(world.runs().generation, Some(12));
 }

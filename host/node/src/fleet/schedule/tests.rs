@@ -65,9 +65,14 @@ impl<'a> Process<'a> {
             .collect()
     }
 
-    /// Takes a whole component; its ticket and what it is to be in force as.
+    /// Takes a whole component, for what is to be in force behind a word that leaves no way back; its ticket and what it is to be in
+    /// force as.
     fn takes(&mut self) -> (u64, Option<u64>) {
-        let (ScheduleOrder::Offer(offer), ScheduleOrder::Part { .. }) = (self.next(), self.next()) else { panic!() };
+        let first = self.next();
+        let leaves = first == ScheduleOrder::Base { generation: BETWEEN };
+        let first = if leaves { self.next() } else { first };
+        let (ScheduleOrder::Offer(offer), ScheduleOrder::Part { .. }) = (first, self.next()) else { panic!() };
+        assert_eq!(leaves, offer.put_as.is_some());
         (offer.ticket, offer.put_as)
     }
 
@@ -103,8 +108,9 @@ fn a_component_is_put_in_force_once_all_hold_it() {
     });
     let told: Vec<_> = fleet.runs().into_iter().map(|there| (there.pool, there.runs.and_then(|runs| runs.generation))).collect();
     assert_eq!(told, [("p".to_owned(), Some(2)), ("d".to_owned(), Some(2))]);
-    // Two at once: the later one counts.
-    fleet.put(2, None, None, PATIENCE).unwrap();
+    // Two at once: the later one counts. Who runs it already has nothing to do.
+    fleet.put(1, None, None, PATIENCE).unwrap();
+    fleet.put(2, Some(component.clone()), None, PATIENCE).unwrap();
     assert_eq!(p.ordered(), []);
 }
 
@@ -189,5 +195,75 @@ fn a_life_that_does_not_hold_it_gets_the_whole() {
         assert_eq!(p.takes().1, Some(2));
         p.runs(2);
         putting.join().unwrap().unwrap();
+    });
+}
+
+/// What a process said last is no more so once it was told otherwise.
+#[test]
+fn a_roll_back_behind_a_swap_that_is_on_its_way_sends_the_whole_and_leaves_no_way_back() {
+    let (fleet, first, second) = (fleet(), Arc::new(component(b"first")), Arc::new(component(b"second")));
+    let mut p = Process::up(&fleet, P, &first.sha256);
+    let now = Duration::from_millis(20);
+    assert!(fleet.put(2, Some(second.clone()), None, now).is_err(), "it does not answer");
+    assert_eq!(p.takes().1, Some(2));
+    assert!(fleet.put(3, Some(first.clone()), None, now).is_err());
+    assert_eq!(p.takes().1, Some(3));
+    // It runs what it was told to: a word is enough.
+    p.say(ScheduleReport::Runs(Box::new(runs(Some(3), &first.sha256))));
+    assert!(fleet.put(4, Some(first.clone()), None, now).is_err());
+    assert_eq!(p.ordered(), [ScheduleOrder::Is { sha256: first.sha256.clone(), generation: 4 }]);
+    // It has given that up by itself.
+    p.say(ScheduleReport::Runs(Box::new(runs(None, "built-in"))));
+    assert!(fleet.put(5, Some(first.clone()), None, now).is_err());
+    assert_eq!(p.takes().1, Some(5));
+}
+
+/// A component whose compiling kills a process is in force nowhere, or every life to come would die of it.
+#[test]
+fn a_process_that_ends_while_it_loads_refuses() {
+    let (fleet, component) = (fleet(), Arc::new(component(b"c")));
+    let mut p = Process::up(&fleet, P, "b");
+    thread::scope(|scope| {
+        let loading = scope.spawn(|| fleet.load(&component, PATIENCE));
+        p.takes();
+        p.die();
+        let error = loading.join().unwrap().unwrap_err().to_string();
+        assert!(error.contains("pool `p`") && error.contains("ended while it loaded"), "{error}");
+    });
+    assert_eq!(Process::up(&fleet, P, "b").ordered(), [], "and its next life does not get it");
+}
+
+#[test]
+fn who_could_not_take_it_gets_it_when_it_is_put_once_more() {
+    let fleet = fleet();
+    let (mut p, mut d) = (Process::up(&fleet, P, "b"), Process::up(&fleet, D, "b"));
+    let now = Duration::from_millis(20);
+    assert!(fleet.put(2, None, None, now).is_err());
+    let base = ScheduleOrder::Base { generation: 2 };
+    assert_eq!((p.next(), d.next()), (base.clone(), base.clone()));
+    p.runs(2);
+    d.say(ScheduleReport::Refused { ticket: 0, why: "busy".into() });
+    thread::scope(|scope| {
+        let again = scope.spawn(|| fleet.put(2, None, None, PATIENCE));
+        assert_eq!(d.next(), base);
+        d.runs(2);
+        again.join().unwrap().unwrap();
+    });
+    assert_eq!(p.ordered(), [], "it runs it");
+}
+
+#[test]
+fn two_who_wait_each_hear_their_own_answers() {
+    let (fleet, component) = (fleet(), Arc::new(component(b"c")));
+    let mut p = Process::up(&fleet, P, "b");
+    thread::scope(|scope| {
+        let loading = scope.spawn(|| fleet.load(&component, PATIENCE));
+        let (ticket, _) = p.takes();
+        let back = scope.spawn(|| fleet.put(2, None, None, PATIENCE));
+        assert_eq!(p.next(), ScheduleOrder::Base { generation: 2 });
+        p.runs(2);
+        back.join().unwrap().unwrap();
+        p.say(ScheduleReport::Loaded { ticket });
+        assert_eq!(loading.join().unwrap().unwrap(), ticket);
     });
 }

@@ -14,6 +14,7 @@ const KIND: PolicyKind = PolicyKind::Schedule;
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Heard {
     Load(String),
+    Forget(u64),
     /// Generation; digest, none for what roll backs end at; ticket.
     Put(u64, Option<String>, Option<u64>),
 }
@@ -46,6 +47,10 @@ impl Elsewhere for Played {
         let digest = component.map(|component| component.sha256.clone());
         self.heard.lock().unwrap().push(Heard::Put(generation, digest, ticket));
         Ok(())
+    }
+
+    fn forget(&self, ticket: u64) {
+        self.heard.lock().unwrap().push(Heard::Forget(ticket));
     }
 
     fn runs(&self) -> Vec<ScheduleIn> {
@@ -138,4 +143,32 @@ fn only_sources_that_may_be_in_force_again_are_kept() {
     }
     assert_eq!(policies.status(KIND).way_back.len(), 5);
     assert_eq!(policies.afar.sources().len(), 2);
+}
+
+/// The slot of a node that has lanes of its own gives a policy up by itself.
+#[test]
+fn a_roll_back_that_nobody_asked_for_is_followed_soon() {
+    let (policies, played) = reaching("");
+    let reverse = source("reverse-schedule");
+    policies.replace(KIND, &reverse, None).expect("put in force");
+    drop(played.heard());
+    policies.catch_up();
+    assert_eq!(played.heard(), [], "they know");
+    policies.slots.schedule.return_to_builtin();
+    policies.catch_up();
+    policies.catch_up();
+    assert_eq!(played.heard(), [Heard::Put(3, None, None)], "once");
+}
+
+/// Loaded everywhere, and then somebody went back before it was in force.
+#[test]
+fn what_was_called_back_is_held_nowhere() {
+    let (policies, played) = reaching("");
+    let recalls = policies.recalls(KIND);
+    let loaded = policies.engine.load(&source("reverse-schedule"), KIND, &policies.uploaded(KIND, None)).expect("loads");
+    policies.return_to_builtin(KIND).expect("the built-in");
+    drop(played.heard());
+    let put = policies.put(&loaded, policies.afar.keep(&source("reverse-schedule")), recalls);
+    assert!(matches!(put, Err(SwapError::Recalled)));
+    assert_eq!(played.heard(), [Heard::Load(loaded.info().sha256.clone()), Heard::Forget(9)]);
 }
