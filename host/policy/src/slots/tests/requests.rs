@@ -58,7 +58,7 @@ fn decided(route: Decision) -> Answer<Decision> {
     };
     let lanes = Table::new(3).with(kind::ELIGIBLE, vec![1, 0, 1]).with(kind::LANE_WAITING, vec![9, 0, 0]);
     let answer = slot.decide(0, &request, &lanes, &Table::new(0));
-    assert_eq!(*seen.lock().unwrap(), [answer.clone()]);
+    assert_eq!(*seen.lock().unwrap(), std::slice::from_ref(&answer));
     answer
 }
 
@@ -94,7 +94,7 @@ fn chosen(choices: &[u32]) -> (Vec<u32>, Option<FaultKind>) {
         attributes: Vec::new(),
     };
     let answer = slot.choose(0, &[ask.clone(), ask], &Table::new(2), &Table::new(0));
-    assert_eq!(*seen.lock().unwrap(), [answer.clone()]);
+    assert_eq!(*seen.lock().unwrap(), std::slice::from_ref(&answer));
     (answer.value.iter().map(|choice| choice.precision).collect(), answer.fault)
 }
 
