@@ -143,7 +143,7 @@ pub const BREAKER_FAULTS: Bounded = bounded(3, 1, 1000);
 /// 1 s at first, doubled with each further fault.
 pub const BREAKER_BACKOFF_MS: Bounded = bounded(SECOND_MS, 1, HOUR_MS);
 
-/// Half a minute. A route that still holds a request then keeps it from being served at all; clients give up after a minute or so.
+/// Half a minute: a route that still holds a request then keeps it from being served at all.
 pub const MAX_HELD_MS: Bounded = bounded(30 * SECOND_MS, 1, HOUR_MS);
 
 /// Components in the binary, by kind; the first is what `"builtin"` means. A test of the node compares this with what there is.

@@ -172,7 +172,8 @@ fn script(language: Language) -> &'static str {
     }
 }
 
-/// The policy to change. In C the lifecycle is the same for every kind, and in every language so is what comes beside the decision.
+/// The policy to change. In C the lifecycle is the same for every kind, and in every language so is what comes beside the decision, with
+/// what the policy learns of it.
 fn policy(Project { language, kind, .. }: &Project<'_>) -> String {
     macro_rules! of_kind {
         ($folder:literal, $end:literal) => {
@@ -181,6 +182,11 @@ fn policy(Project { language, kind, .. }: &Project<'_>) -> String {
                 PolicyKind::Route => include_str!(concat!("templates/", $folder, "/route.", $end)),
                 PolicyKind::Schedule => include_str!(concat!("templates/", $folder, "/schedule.", $end)),
             }
+        };
+    }
+    macro_rules! learnt {
+        ($folder:literal, $end:literal) => {
+            include_str!(concat!("templates/", $folder, "/learnt.", $end))
         };
     }
     macro_rules! beside {
@@ -195,12 +201,16 @@ fn policy(Project { language, kind, .. }: &Project<'_>) -> String {
             .concat()
         };
     }
-    match language {
-        Language::Rust => [of_kind!("rust", "rs"), &beside!("rust", "rs.in")].concat(),
-        Language::Python => [of_kind!("python", "py"), &beside!("python", "py")].concat(),
-        Language::Js => [of_kind!("js", "js"), &beside!("js", "js")].concat(),
-        Language::C => [of_kind!("c", "c"), include_str!("templates/c/lifecycle.c"), &beside!("c", "c")].concat(),
-    }
+    let (text, learnt) = match language {
+        Language::Rust => ([of_kind!("rust", "rs"), &beside!("rust", "rs.in")].concat(), learnt!("rust", "rs.in")),
+        Language::Python => ([of_kind!("python", "py"), &beside!("python", "py")].concat(), learnt!("python", "py")),
+        Language::Js => ([of_kind!("js", "js"), &beside!("js", "js")].concat(), learnt!("js", "js")),
+        Language::C => {
+            let lifecycle = include_str!("templates/c/lifecycle.c");
+            ([of_kind!("c", "c"), lifecycle, &beside!("c", "c")].concat(), learnt!("c", "c"))
+        }
+    };
+    text.replace("{{learnt}}\n", learnt)
 }
 
 #[cfg(test)]

@@ -9,16 +9,7 @@
 enum { BULK = 0, STANDARD = 1 };
 
 static const uint32_t WANTS[] = {MILLRACE_TIER, MILLRACE_RELATIVE_COST_PER_MILLE{{#feedback}}, MILLRACE_OUTCOME{{/feedback}}};
-{{#feedback}}
-
-// What the policy has learnt: how many requests failed.
-static uint32_t learnt;
-{{/feedback}}
-{{#unheard}}
-
-// What the policy has learnt: how many decisions it made.
-static uint32_t learnt;
-{{/unheard}}
+{{learnt}}
 
 void exports_millrace_policy_precision_choose(exports_millrace_policy_precision_list_ask_t *asks,
                                               exports_millrace_policy_precision_table_t *precisions,

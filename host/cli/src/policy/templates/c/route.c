@@ -7,16 +7,7 @@
 #include "millrace.h"
 
 static const uint32_t WANTS[] = {MILLRACE_LANE_WAITING, MILLRACE_LANE_RUNNING, MILLRACE_ELIGIBLE{{#feedback}}, MILLRACE_OUTCOME{{/feedback}}};
-{{#feedback}}
-
-// What the policy has learnt: how many requests failed.
-static uint32_t learnt;
-{{/feedback}}
-{{#unheard}}
-
-// What the policy has learnt: how many decisions it made.
-static uint32_t learnt;
-{{/unheard}}
+{{learnt}}
 
 // What the comparison sees; a guest has one thread.
 static millrace_column waiting, running;

@@ -9,16 +9,7 @@
 enum { HANDING_OFF = 2, RUNNING = 3 };
 
 static const uint32_t WANTS[] = {MILLRACE_AGE_US, MILLRACE_STATE{{#feedback}}, MILLRACE_OUTCOME{{/feedback}}};
-{{#feedback}}
-
-// What the policy has learnt: how many requests failed.
-static uint32_t learnt;
-{{/feedback}}
-{{#unheard}}
-
-// What the policy has learnt: how many decisions it made.
-static uint32_t learnt;
-{{/unheard}}
+{{learnt}}
 
 // What the comparison sees; a guest has one thread.
 static millrace_column age;

@@ -5,15 +5,7 @@ const STANDARD = 1;
 // The policy's table in the deployment: config = { cheap_tier = 0 }; 0 bulk, 1 standard, 2 gold.
 const DEFAULTS = { cheap_tier: 0 };
 let settings = DEFAULTS;
-{{#feedback}}
-// What the policy has learnt: how many requests failed.
-let learnt = 0;
-const FAILED = 3;
-{{/feedback}}
-{{#unheard}}
-// What the policy has learnt: how many decisions it made.
-let learnt = 0;
-{{/unheard}}
+{{learnt}}
 
 // Everything that is wrong with a table, each a sentence that names the key.
 function faults(config) {

@@ -4,15 +4,7 @@ import { column, eligible, kind } from "./millrace.js";
 // The policy's table in the deployment: config = { max_waiting = 100 }
 const DEFAULTS = { max_waiting: 1000 };
 let settings = DEFAULTS;
-{{#feedback}}
-// What the policy has learnt: how many requests failed.
-let learnt = 0;
-const FAILED = 3;
-{{/feedback}}
-{{#unheard}}
-// What the policy has learnt: how many decisions it made.
-let learnt = 0;
-{{/unheard}}
+{{learnt}}
 
 // Everything that is wrong with a table, each a sentence that names the key.
 function faults(config) {

@@ -6,15 +6,7 @@ const RUNNING = 3;
 // The policy's table in the deployment: config = { young_us = 1000 }
 const DEFAULTS = { young_us: 1 };
 let settings = DEFAULTS;
-{{#feedback}}
-// What the policy has learnt: how many requests failed.
-let learnt = 0;
-const FAILED = 3;
-{{/feedback}}
-{{#unheard}}
-// What the policy has learnt: how many decisions it made.
-let learnt = 0;
-{{/unheard}}
+{{learnt}}
 
 // Everything that is wrong with a table, each a sentence that names the key.
 function faults(config) {

@@ -11,15 +11,7 @@ STANDARD = 1
 # The policy's table in the deployment: config = { cheap_tier = 0 }; 0 bulk, 1 standard, 2 gold.
 DEFAULTS = {"cheap_tier": 0}
 settings = dict(DEFAULTS)
-{{#feedback}}
-# What the policy has learnt: how many requests failed.
-memory = {"learnt": 0}
-FAILED = 3
-{{/feedback}}
-{{#unheard}}
-# What the policy has learnt: how many decisions it made.
-memory = {"learnt": 0}
-{{/unheard}}
+{{learnt}}
 
 
 def faults(config):

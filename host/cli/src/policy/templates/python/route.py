@@ -10,15 +10,7 @@ from wit_world.exports import lifecycle, route
 # The policy's table in the deployment: config = { max_waiting = 100 }
 DEFAULTS = {"max_waiting": 1000}
 settings = dict(DEFAULTS)
-{{#feedback}}
-# What the policy has learnt: how many requests failed.
-memory = {"learnt": 0}
-FAILED = 3
-{{/feedback}}
-{{#unheard}}
-# What the policy has learnt: how many decisions it made.
-memory = {"learnt": 0}
-{{/unheard}}
+{{learnt}}
 
 
 def faults(config):

@@ -13,15 +13,7 @@ RUNNING = 3
 # The policy's table in the deployment: config = { young_us = 1000 }
 DEFAULTS = {"young_us": 1}
 settings = dict(DEFAULTS)
-{{#feedback}}
-# What the policy has learnt: how many requests failed.
-memory = {"learnt": 0}
-FAILED = 3
-{{/feedback}}
-{{#unheard}}
-# What the policy has learnt: how many decisions it made.
-memory = {"learnt": 0}
-{{/unheard}}
+{{learnt}}
 
 
 def faults(config):

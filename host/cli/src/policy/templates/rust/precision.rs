@@ -26,14 +26,7 @@ impl Default for Config {
 
 struct CheapForBulk {
     config: Config,
-{{#feedback}}
-    /// What it has learnt: how many requests failed.
-    learnt: u32,
-{{/feedback}}
-{{#unheard}}
-    /// What it has learnt: how many decisions it made.
-    learnt: u32,
-{{/unheard}}
+{{learnt}}
 }
 
 const STANDARD: u32 = 1;

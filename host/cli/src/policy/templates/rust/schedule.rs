@@ -28,14 +28,7 @@ impl Default for Config {
 
 struct Oldest {
     config: Config,
-{{#feedback}}
-    /// What it has learnt: how many requests failed.
-    learnt: u32,
-{{/feedback}}
-{{#unheard}}
-    /// What it has learnt: how many decisions it made.
-    learnt: u32,
-{{/unheard}}
+{{learnt}}
 }
 
 impl Policy for Oldest {
