@@ -86,7 +86,9 @@ def test_a_process_that_is_started_again_runs_what_is_in_force(start, victim):
     server.wait_for(lambda: there(server) == both(2, digest), patience_s=60)
     server.wait_for(lambda: server.complete("hi", max_tokens=1).status == 200, patience_s=20)
     assert ask(server, "/builtin").status == 200
+    pid = processes(server)[victim]
     kill(server, victim)
+    server.wait_for(lambda: processes(server).get(victim, pid) not in (pid, 0), patience_s=60)
     server.wait_for(lambda: there(server) == both(3, schedule(server)["sha256"]), patience_s=60)
 
 

@@ -270,8 +270,9 @@ impl From<SwapError> for ApiError {
             | SwapError::NothingOnTrial
             | SwapError::TrialEnded(_)
             | SwapError::Recalled
-            | SwapError::Elsewhere
-            | SwapError::Behind { .. } => Self::conflict(error.to_string()),
+            | SwapError::Elsewhere => Self::conflict(error.to_string()),
+            // It has changed something, so it is no conflict.
+            SwapError::Behind { .. } => Self::behind(error.to_string()),
             SwapError::Refused(_) | SwapError::RefusedIn { .. } => {
                 Self { code: Some("policy_refused"), ..Self::bad_request(error.to_string()) }
             }
@@ -282,6 +283,21 @@ impl From<SwapError> for ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// An operator's script does not take one for the other, and a client that tries again by itself leaves both alone.
+    #[test]
+    fn a_policy_in_force_that_one_process_lacks_is_not_said_to_be_refused() {
+        let (pool, why) = ("p".to_owned(), "it is busy".to_owned());
+        let behind = ApiError::from(SwapError::Behind { pool: pool.clone(), why: why.clone() });
+        assert_eq!((behind.status.as_u16(), behind.code), (503, Some("policy_behind")));
+        assert!(
+            behind.message.contains("in force, but not yet in the engine process of pool `p`: it is busy"),
+            "{}",
+            behind.message
+        );
+        let refused = ApiError::from(SwapError::RefusedIn { pool, why });
+        assert_eq!((refused.status.as_u16(), refused.code), (400, Some("policy_refused")));
+    }
 
     #[test]
     fn a_count_that_is_not_known_is_not_said_to_be_none() {

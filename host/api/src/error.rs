@@ -114,6 +114,15 @@ impl ApiError {
         Self { code: Some("conflict"), retry: Retry::Never, ..Self::new(StatusCode::CONFLICT, "invalid_request_error", message) }
     }
 
+    /// 503: done here, and not yet everywhere. To do it once more would not help.
+    pub fn behind(message: impl Into<String>) -> Self {
+        Self {
+            code: Some("policy_behind"),
+            retry: Retry::Never,
+            ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message)
+        }
+    }
+
     /// 500 with nothing of the inside in it.
     pub fn internal() -> Self {
         let message = "The server failed on this request. The log has more under its x-request-id.";

@@ -102,8 +102,8 @@ pub enum SwapError {
     #[error("the engine process of pool `{pool}` refused the policy, and the one in force stays everywhere: {why}")]
     RefusedIn { pool: String, why: String },
     #[error(
-        "the policy is in force, but the engine process of pool `{pool}` keeps the one that it has: {why}; see what each runs under \
-         /admin/policies, and put another one in force or restart that process"
+        "the policy is in force, but not yet in the engine process of pool `{pool}`: {why}; it is sent there again, and /admin/policies \
+         shows what each process runs; if it stays so, put another one in force or restart that process"
     )]
     Behind { pool: String, why: String },
     #[error(

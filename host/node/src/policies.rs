@@ -171,7 +171,7 @@ impl Policies {
         PolicyOptions { origin: "uploaded".to_owned(), sha256, ..option_of(&self.options, kind).clone() }
     }
 
-    /// What happened to the schedule slot by itself is so in engine processes too. Once in a while.
+    /// What happened to the schedule slot by itself is so in engine processes too, and what they refused comes again. Once in a while.
     fn catch_up(&self) {
         // Not between the two halves of a swap.
         if self.afar.is_behind(&self.slots.schedule)
@@ -225,7 +225,10 @@ impl Policies {
             }
             Err(error) => {
                 let came = match &error {
-                    SwapError::Behind { .. } => "policy in force, but not in every process",
+                    SwapError::Behind { .. } => {
+                        log_in_force(kind, &self.status(kind).info, what);
+                        "policy in force, but not in every process"
+                    }
                     SwapError::Recalled => "policy not put in force; somebody went back while it was being loaded",
                     _ => "policy refused; the one in force stays",
                 };
@@ -240,9 +243,6 @@ impl Policies {
     /// # Errors
     /// Where the built-in is in force.
     pub fn roll_back(&self, kind: PolicyKind) -> Result<PolicyInfo, SwapError> {
-        if kind == PolicyKind::Schedule {
-            self.afar.vouch(&self.slots.schedule);
-        }
         let was = self.status(kind).info;
         let now = match kind {
             PolicyKind::Precision => self.slots.precision.roll_back(),

@@ -94,7 +94,8 @@ async fn fill(sleeper: &mut Sleeper, frame: &[u8]) -> usize {
     while full.elapsed() < Duration::from_millis(300) {
         let room = sleeper.port.room();
         let taken = sleeper.port.send(frame.to_vec());
-        assert_eq!(taken, room > 0, "what has room is taken, and nothing else");
+        // Room may come between the two.
+        assert!(taken || room == 0, "what has room is taken");
         if taken {
             (sent, full) = (sent + 1, Instant::now());
         } else {

@@ -3,8 +3,9 @@
 //!
 //! ```text
 //!   Offer, Part ..  -> loads and holds it ->  Loaded | Refused
-//!   Put             -> swaps              ->  Runs
+//!   Put             -> swaps              ->  Runs | Refused
 //!   Base            -> the built-in       ->  Runs
+//!   Is              -> counts it so       ->  Runs | Refused
 //! ```
 
 use std::ops::Range;
@@ -65,6 +66,7 @@ pub(crate) enum ScheduleOrder {
     },
     /// What has this digest and is in force already is of this generation.
     Is {
+        ticket: u64,
         sha256: String,
         generation: u64,
     },
@@ -186,8 +188,8 @@ impl Value for ScheduleOrder {
             Self::Forget { ticket } => {
                 out.u8(FORGET).u64(*ticket);
             }
-            Self::Is { sha256, generation } => {
-                out.u8(IS).text(sha256).u64(*generation);
+            Self::Is { ticket, sha256, generation } => {
+                out.u8(IS).u64(*ticket).text(sha256).u64(*generation);
             }
         }
     }
@@ -211,7 +213,11 @@ impl Value for ScheduleOrder {
             PUT => Self::Put { ticket: from.u64("the ticket")?, generation: from.u64("the generation")? },
             BASE => Self::Base { generation: from.u64("the generation")? },
             FORGET => Self::Forget { ticket: from.u64("the ticket")? },
-            IS => Self::Is { sha256: from.text(MAX_NAME_BYTES, "the digest")?, generation: from.u64("the generation")? },
+            IS => Self::Is {
+                ticket: from.u64("the ticket")?,
+                sha256: from.text(MAX_NAME_BYTES, "the digest")?,
+                generation: from.u64("the generation")?,
+            },
             other => return unknown(what, other),
         })
     }
@@ -273,7 +279,7 @@ pub(crate) mod tests {
             ScheduleOrder::Put { ticket: 4, generation: 5 },
             ScheduleOrder::Base { generation: 6 },
             ScheduleOrder::Forget { ticket: 7 },
-            ScheduleOrder::Is { sha256: "s".into(), generation: 8 },
+            ScheduleOrder::Is { ticket: 9, sha256: "s".into(), generation: 8 },
         ];
         for order in component(b"abc").orders(3, Some(4)).chain(component(b"abc").orders(3, None)).chain(rest) {
             let bytes = whole(&order);

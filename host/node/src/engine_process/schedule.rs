@@ -1,14 +1,15 @@
 //! The schedule policy of an engine process, as its node puts it in force while the engine runs. Components are put together from their
-//! parts here; loading one, which takes seconds, is for a thread of its own, and the engine's threads wait for none of it.
+//! parts here; loading one, which takes seconds, is for a thread of its own, and the engine's threads wait for none of it. The way back
+//! does not wait for it either, and what was being loaded then is not put in force.
 //!
 //! ```text
-//!   orders -> Desk: parts, bounded -> thread: load and hold | swap | return -> reports
+//!   orders -> Desk: the way back at once; parts, bounded -> thread: load and hold | swap -> reports
 //! ```
 //! It does not know why the node wants it.
 
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -39,14 +40,14 @@ pub(super) struct Desk {
 struct Arriving {
     offer: Offer,
     source: Vec<u8>,
+    /// How often the way back had been taken when it was announced.
+    recalls: u64,
 }
 
 enum Task {
     Load(Box<Arriving>),
     Put { ticket: u64, generation: u64 },
-    Base { generation: u64 },
     Forget { ticket: u64 },
-    Is { sha256: String, generation: u64 },
 }
 
 /// What is in force, and how the node counts it.
@@ -63,10 +64,15 @@ struct Worker {
     runs: Arc<Runs>,
     reports: Reports,
     /// Waits to be put in force.
-    held: Option<(u64, Ready)>,
+    held: Option<(u64, Loaded)>,
 }
 
-type Ready = (Box<dyn SchedulePolicy>, PolicyInfo);
+struct Loaded {
+    policy: Box<dyn SchedulePolicy>,
+    info: PolicyInfo,
+    /// See [`Arriving`].
+    recalls: u64,
+}
 
 impl Desk {
     /// Tells at once what is in force.
@@ -91,12 +97,21 @@ impl Desk {
             ScheduleOrder::Offer(offer) => self.begin(offer),
             ScheduleOrder::Part { ticket, part } => self.go_on(ticket, part.bytes()),
             ScheduleOrder::Put { ticket, generation } => self.hand_on(ticket, Task::Put { ticket, generation }),
-            ScheduleOrder::Base { generation } => self.hand_on(0, Task::Base { generation }),
+            ScheduleOrder::Base { generation } => {
+                self.runs.go_back(generation);
+                self.runs.report(&self.reports);
+            }
             ScheduleOrder::Forget { ticket } => {
                 self.arriving.take_if(|arriving| arriving.offer.ticket == ticket);
                 self.hand_on(ticket, Task::Forget { ticket });
             }
-            ScheduleOrder::Is { sha256, generation } => self.hand_on(0, Task::Is { sha256, generation }),
+            ScheduleOrder::Is { sha256, generation, .. } if self.runs.count_as(&sha256, generation) => {
+                self.runs.report(&self.reports);
+            }
+            // It was given up meanwhile.
+            ScheduleOrder::Is { ticket, .. } => {
+                refuse(&self.reports, ticket, "this engine process does not run it any more".into());
+            }
         }
     }
 
@@ -105,7 +120,7 @@ impl Desk {
         let (now, own) = (Instant::now(), self.runs.slot.generation());
         let is_due = |(at, of): (Instant, u64)| now.duration_since(at) >= TOLD_EVERY || of != own;
         if self.told.is_none_or(is_due) {
-            self.reports.tell(Report::Schedule(ScheduleReport::Runs(Box::new(self.runs.now()))));
+            self.runs.report(&self.reports);
             self.told = Some((now, own));
         }
     }
@@ -119,7 +134,7 @@ impl Desk {
             return refuse(&self.reports, offer.ticket, "it is empty".into());
         }
         // One that has not come whole by now will not.
-        self.arriving = Some(Arriving { offer, source: Vec::new() });
+        self.arriving = Some(Arriving { offer, source: Vec::new(), recalls: self.runs.slot.recalls() });
     }
 
     fn go_on(&mut self, ticket: u64, part: &[u8]) {
@@ -150,13 +165,33 @@ impl Desk {
 }
 
 impl Runs {
-    fn known(&self) -> Option<(u64, u64)> {
-        *self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn known(&self) -> MutexGuard<'_, Option<(u64, u64)>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The slot's generation is this one of the node's.
-    fn is(&self, own: u64, generation: u64) {
-        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some((own, generation));
+    /// What is in force is of this generation of the node's, if it has that digest: it may have been given up, or back, since.
+    fn count_as(&self, sha256: &str, generation: u64) -> bool {
+        let mut known = self.known();
+        let status = self.slot.status();
+        let is_it = status.info.sha256 == sha256;
+        if is_it {
+            *known = Some((status.generation, generation));
+        }
+        is_it
+    }
+
+    fn go_back(&self, generation: u64) {
+        let had_a_way = !self.slot.status().way_back.is_empty();
+        let info = self.slot.return_to_builtin();
+        if had_a_way {
+            log(&info, "policy returned to the built-in");
+        }
+        self.count_as(&info.sha256, generation);
+    }
+
+    /// The node hears at once what is in force.
+    fn report(&self, reports: &Reports) {
+        reports.tell(Report::Schedule(ScheduleReport::Runs(Box::new(self.now()))));
     }
 
     fn now(&self) -> ScheduleRuns {
@@ -184,49 +219,37 @@ impl Worker {
         match task {
             Task::Load(arrived) => self.load(*arrived),
             Task::Put { ticket, generation } => match self.held.take_if(|(held, _)| *held == ticket) {
-                Some((_, ready)) => self.put(ready, generation),
+                Some((_, loaded)) => self.put(loaded, ticket, generation),
                 None => refuse(&self.reports, ticket, "this engine process has not loaded it".into()),
             },
-            Task::Base { generation } => {
-                // It may be in force since this process began.
-                if !self.runs.slot.status().way_back.is_empty() {
-                    log(&self.runs.slot.return_to_builtin(), "policy returned to the built-in");
-                }
-                self.is(generation);
-            }
             Task::Forget { ticket } => drop(self.held.take_if(|(held, _)| *held == ticket)),
-            Task::Is { sha256, generation } if self.runs.slot.status().info.sha256 == sha256 => self.is(generation),
-            // It was given up meanwhile.
-            Task::Is { .. } => refuse(&self.reports, 0, "this engine process does not run it any more".into()),
         }
     }
 
-    fn load(&mut self, Arriving { offer, source }: Arriving) {
+    fn load(&mut self, Arriving { offer, source, recalls }: Arriving) {
         let Offer { ticket, sha256, origin, config_json, put_as, bytes: _ } = offer;
         let options = PolicyOptions { origin, config_json, sha256: Some(sha256), ..self.options.clone() };
         let loaded = self.engine.load(&source, PolicyKind::Schedule, &options);
-        match loaded.and_then(|loaded| Ok((loaded.schedule()?, loaded.info().clone()))) {
+        match loaded.and_then(|loaded| Ok(Loaded { policy: loaded.schedule()?, info: loaded.info().clone(), recalls })) {
             Err(error) => refuse(&self.reports, ticket, error.to_string()),
-            Ok(ready) => match put_as {
-                Some(generation) => self.put(ready, generation),
+            Ok(loaded) => match put_as {
+                Some(generation) => self.put(loaded, ticket, generation),
                 None => {
-                    self.held = Some((ticket, ready));
+                    self.held = Some((ticket, loaded));
                     self.reports.tell(Report::Schedule(ScheduleReport::Loaded { ticket }));
                 }
             },
         }
     }
 
-    fn put(&mut self, (policy, info): Ready, generation: u64) {
+    fn put(&self, Loaded { policy, info, recalls }: Loaded, ticket: u64, generation: u64) {
+        let Runs { slot, .. } = &*self.runs;
+        if slot.swap_since(recalls, policy, info.clone()).is_none() {
+            return refuse(&self.reports, ticket, "the server went back while this engine process loaded it".into());
+        }
         log(&info, "policy replaced");
-        self.runs.slot.swap(policy, info);
-        self.is(generation);
-    }
-
-    /// What is in force now is this generation of the node's, which hears of it at once.
-    fn is(&self, generation: u64) {
-        self.runs.is(self.runs.slot.generation(), generation);
-        self.reports.tell(Report::Schedule(ScheduleReport::Runs(Box::new(self.runs.now()))));
+        self.runs.count_as(&info.sha256, generation);
+        self.runs.report(&self.reports);
     }
 }
 

@@ -4,6 +4,7 @@
 //! ```text
 //!   load: the component to all that are up -> each holds it, or one refuses: all forget it
 //!   put:  what is in force from now on -> Put where it is held, the whole where it is not
+//!         refused there -> again after 1 s, 2 s, .. 60 s
 //! ```
 //! It does not know policies.
 
@@ -22,6 +23,9 @@ use crate::policies::afar::{Elsewhere, ScheduleIn};
 
 /// No generation of the slot's, which count from 1: on the way from one to another.
 const BETWEEN: u64 = 0;
+/// What all others run is refused for a reason that passes: a machine that was busy, memory that was short.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+const AGAIN_AFTER_AT_MOST: Duration = Duration::from_secs(60);
 
 /// See the module.
 #[derive(Default)]
@@ -52,13 +56,36 @@ struct Said {
     holds: Option<u64>,
     /// The generation that it was last told to run.
     sent: Option<u64>,
+    /// The ticket of that.
+    brought: Option<u64>,
     refused: Option<String>,
+    again: Option<Again>,
+}
+
+/// When what was refused is sent once more.
+#[derive(Clone, Copy)]
+struct Again {
+    at: Instant,
+    /// How long that is behind the refusal.
+    wait: Duration,
+}
+
+impl Again {
+    fn next(before: Option<Self>) -> Self {
+        let wait = before.map_or(AGAIN_AFTER, |again| again.wait.saturating_mul(2).min(AGAIN_AFTER_AT_MOST));
+        Self { at: Instant::now() + wait, wait }
+    }
+}
+
+impl Said {
+    fn is_due_again(&self, now: Instant) -> bool {
+        self.again.is_some_and(|again| again.at <= now)
+    }
 }
 
 #[derive(Clone)]
 enum Told {
     Holds(u64),
-    /// 0: of no ticket.
     Refused(u64, String),
     Runs(Option<u64>),
     Gone,
@@ -82,13 +109,16 @@ impl Schedules {
             ScheduleReport::Refused { ticket, why } => {
                 tracing::warn!(target: "millrace::audit", pool = member.name, why, "an engine process refuses a schedule policy");
                 said.refused = Some(why.clone());
+                if said.brought == Some(ticket) {
+                    said.again = Some(Again::next(said.again));
+                }
                 Told::Refused(ticket, why)
             }
             ScheduleReport::Runs(runs) => {
                 let generation = runs.generation;
                 said.runs = Some(*runs);
                 if generation.is_some() && generation == wanted {
-                    said.refused = None;
+                    (said.refused, said.again) = (None, None);
                 }
                 Told::Runs(generation)
             }
@@ -129,28 +159,28 @@ impl State {
     /// Sends what is needed for a process to run what is wanted. False: it is down, or nothing is wanted.
     fn bring(&mut self, member: &Member, held: Option<u64>) -> bool {
         let Some(Wanted { generation, component }) = self.wanted.clone() else { return false };
+        let next = self.next_ticket();
         let said = self.said.entry(member.pool).or_default();
         // What it says that it runs is so still only where no order is on its way.
         let is_settled = said.sent.is_none() || said.runs.as_ref().is_some_and(|runs| runs.generation == said.sent);
+        let held = said.holds.take().filter(|holds| held == Some(*holds));
+        let ticket = held.unwrap_or(next);
         let orders: Vec<ScheduleOrder> = match component {
             None => vec![ScheduleOrder::Base { generation }],
-            Some(_) if held.is_some() && held == said.holds => {
-                held.into_iter().map(|ticket| ScheduleOrder::Put { ticket, generation }).collect()
-            }
+            Some(_) if held.is_some() => vec![ScheduleOrder::Put { ticket, generation }],
             Some(component) if is_settled && said.runs.as_ref().is_some_and(|runs| runs.info.sha256 == component.sha256) => {
-                vec![ScheduleOrder::Is { sha256: component.sha256.clone(), generation }]
+                vec![ScheduleOrder::Is { ticket, sha256: component.sha256.clone(), generation }]
             }
             Some(component) => {
                 // What it runs is not to be its way back: somebody went back from that, or its file is another by now. Until the
                 // other is loaded it runs the built-in.
-                let ticket = self.next_ticket();
                 let whole = component.orders(ticket, Some(generation));
                 std::iter::once(ScheduleOrder::Base { generation: BETWEEN }).chain(whole).collect()
             }
         };
         let taken = send(member, orders);
         if taken && let Some(said) = self.said.get_mut(&member.pool) {
-            said.sent = Some(generation);
+            (said.sent, said.brought) = (Some(generation), Some(ticket));
         }
         taken
     }
@@ -182,7 +212,7 @@ fn await_all(
             return Err(refused.unwrap_or((first, None)));
         };
         let ended = match told {
-            Told::Refused(ticket, why) if ticket == 0 || ticket >= since => Some(Err(why)),
+            Told::Refused(ticket, why) if ticket >= since => Some(Err(why)),
             told => end(&told),
         };
         if let Some(ended) = ended.filter(|_| asked.remove(&pool)) {
@@ -255,6 +285,28 @@ impl Elsewhere for Fleet {
             let (pool, why) = self.named(refused);
             SwapError::Behind { pool, why }
         })
+    }
+
+    fn is_due_again(&self) -> bool {
+        let (state, now) = (self.schedules.state(), Instant::now());
+        state.said.values().any(|said| said.is_due_again(now))
+    }
+
+    fn again(&self) {
+        let (mut state, now) = (self.schedules.state(), Instant::now());
+        for member in &self.members {
+            if state.said.get(&member.pool).is_some_and(|said| said.is_due_again(now)) {
+                state.bring(member, None);
+                // Not a third time before it has answered.
+                state
+                    .said
+                    .entry(member.pool)
+                    .or_default()
+                    .again
+                    .iter_mut()
+                    .for_each(|again| again.at = now + AGAIN_AFTER_AT_MOST);
+            }
+        }
     }
 
     fn forget(&self, ticket: u64) {

@@ -48,6 +48,12 @@ pub(crate) trait Elsewhere: Send + Sync {
     /// What is held under this ticket will not be put in force.
     fn forget(&self, ticket: u64);
 
+    /// Whether a process refused what is in force, and that is a while ago.
+    fn is_due_again(&self) -> bool;
+
+    /// Sends it once more to each of these. Nobody waits for it.
+    fn again(&self);
+
     fn runs(&self) -> Vec<ScheduleIn>;
 }
 
@@ -135,17 +141,22 @@ impl Afar {
         }
     }
 
-    /// Whether processes were told of another policy last than the slot has in force.
+    /// Whether processes were told of another policy last than the slot has in force, or one is to be told once more.
     pub(super) fn is_behind(&self, slot: &ScheduleSlot) -> bool {
-        self.reaches() && slot.generation() != self.followed.load(Ordering::Relaxed)
+        self.there.get().is_some_and(|there| self.is_another(slot) || there.is_due_again())
     }
 
-    /// Has it followed that the slot rolled back by itself, which nobody waits for.
+    fn is_another(&self, slot: &ScheduleSlot) -> bool {
+        slot.generation() != self.followed.load(Ordering::Relaxed)
+    }
+
+    /// Has it followed that the slot rolled back by itself, and what was refused sent once more; nobody waits for either.
     pub(super) fn catch_up(&self, slot: &ScheduleSlot) {
-        if !self.is_behind(slot) {
-            return;
-        }
-        if let Err(error) = self.follow(slot, Duration::ZERO) {
+        let Some(there) = self.there.get() else { return };
+        there.again();
+        if self.is_another(slot)
+            && let Err(error) = self.follow(slot, Duration::ZERO)
+        {
             tracing::debug!(%error, "engine processes are told of a roll back; nobody waits for them");
         }
     }

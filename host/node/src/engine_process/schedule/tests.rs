@@ -73,9 +73,9 @@ fn it_is_held_until_it_is_put_in_force() {
     // What a process that begins anew gets.
     world.offer(&reverse, 4, Some(10));
     assert_eq!(world.runs().generation, Some(10));
-    world.desk.obey(ScheduleOrder::Is { sha256: "another".into(), generation: 11 });
-    assert_eq!(world.refused().0, 0, "it does not run that");
-    world.desk.obey(ScheduleOrder::Is { sha256: reverse.sha256, generation: 12 });
+    world.desk.obey(ScheduleOrder::Is { ticket: 5, sha256: "another".into(), generation: 11 });
+    assert_eq!(world.refused().0, 5, "it does not run that");
+    world.desk.obey(ScheduleOrder::Is { ticket: 6, sha256: reverse.sha256, generation: 12 });
     assert_eq!(world.runs().generation, Some(12));
 }
 
@@ -108,6 +108,38 @@ fn what_is_refused_says_why_and_changes_nothing() {
     world.desk.obey(ScheduleOrder::Put { ticket: 6, generation: 7 });
     assert_eq!(world.refused().0, 6);
     assert_eq!(world.slot.status().info, begun);
+}
+
+/// The built-in was in force and is, so that nothing but the count of recalls tells.
+#[test]
+fn the_way_back_has_the_last_word_over_a_component_that_is_being_loaded() {
+    let (mut world, reverse) = (World::new(), reverse());
+    let mut whole = reverse.orders(1, Some(2));
+    world.desk.obey(whole.next().unwrap());
+    world.desk.obey(ScheduleOrder::Base { generation: 3 });
+    assert_eq!(world.runs().generation, Some(3));
+    whole.for_each(|part| world.desk.obey(part));
+    let (ticket, why) = world.refused();
+    assert!(ticket == 1 && why.contains("went back"), "{why}");
+    world.offer(&reverse, 4, None);
+    assert_eq!(world.hear(), ScheduleReport::Loaded { ticket: 4 });
+    world.desk.obey(ScheduleOrder::Base { generation: 5 });
+    assert_eq!(world.runs().generation, Some(5));
+    world.desk.obey(ScheduleOrder::Put { ticket: 4, generation: 6 });
+    assert_eq!(world.refused().0, 4, "nor what was held meanwhile");
+    assert_eq!(world.slot.status().info.origin, "built-in");
+}
+
+/// Many components wait to be loaded.
+#[test]
+fn the_way_back_waits_for_no_component() {
+    let (mut world, reverse) = (World::new(), reverse());
+    let many = TASKS_AHEAD as u64;
+    (1..=many).for_each(|ticket| world.offer(&reverse, ticket, None));
+    world.desk.obey(ScheduleOrder::Base { generation: 3 });
+    let heard: Vec<ScheduleReport> = (0..=many).map(|_| world.hear()).collect();
+    let went_back = heard.iter().position(|report| matches!(report, ScheduleReport::Runs(_))).unwrap();
+    assert!(went_back < many as usize, "{heard:?}");
 }
 
 #[test]

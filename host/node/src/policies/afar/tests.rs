@@ -53,6 +53,12 @@ impl Elsewhere for Played {
         self.heard.lock().unwrap().push(Heard::Forget(ticket));
     }
 
+    fn is_due_again(&self) -> bool {
+        false
+    }
+
+    fn again(&self) {}
+
     fn runs(&self) -> Vec<ScheduleIn> {
         let there = |runs| ScheduleIn { pool: "p".into(), runs: Some(runs), refused: None };
         self.runs.lock().unwrap().iter().cloned().map(there).collect()
