@@ -2,7 +2,7 @@
 //! read bandwidth with one row of activations, tokens per second with more. Weights are random; nothing else is timed.
 //!
 //! `cargo run --release -p millrace-cpu --example linear_bench [-- FORMAT..]` with FORMAT of int4, int8, int8-q8, bf16, fp8, f32, and
-//! of scalar, avx2, avxvnni, avx512, avx512bf16, amx for other instruction sets than the best.
+//! of scalar, avx2, avxvnni, avx512, avx512bf16, avx512fp16, amx for other instruction sets than the best.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -159,6 +159,7 @@ fn main() {
         "avxvnni" => Some(Isa::AvxVnni),
         "avx512" => Some(Isa::Avx512),
         "avx512bf16" => Some(Isa::Avx512Bf16),
+        "avx512fp16" => Some(Isa::Avx512Fp16),
         "amx" => Some(Isa::Amx),
         _ => None,
     };

@@ -18,13 +18,17 @@ pub enum Isa {
     /// AVX-512 BF16 and VBMI, and all that [`Isa::Avx512`] needs. In queues of many rows BF16 and FP8 weights are multiplied by dot
     /// products of BF16, in queues of few rows FP8 pages are attended to by them; all else is as with [`Isa::Avx512`].
     Avx512Bf16,
-    /// AMX tiles of BF16, and all that [`Isa::Avx512Bf16`] needs. In queues of many rows BF16 and FP8 weights are multiplied in tiles, and
-    /// BF16 pages attended to in them; all else is as with [`Isa::Avx512Bf16`].
+    /// AVX-512 FP16, and all that [`Isa::Avx512Bf16`] needs. In queues of few rows FP8 pages are attended to in FP16; all else is as with
+    /// [`Isa::Avx512`]: processors that have FP16 add products of BF16 more slowly than those of f32.
+    Avx512Fp16,
+    /// AMX tiles of BF16, and all that [`Isa::Avx512Fp16`] needs. In queues of many rows BF16 and FP8 weights are multiplied in tiles, and
+    /// BF16 pages attended to in them; all else is as with [`Isa::Avx512Fp16`].
     Amx,
 }
 
 impl Isa {
-    const ALL: [Self; 6] = [Self::Scalar, Self::Avx2, Self::AvxVnni, Self::Avx512, Self::Avx512Bf16, Self::Amx];
+    const ALL: [Self; 7] =
+        [Self::Scalar, Self::Avx2, Self::AvxVnni, Self::Avx512, Self::Avx512Bf16, Self::Avx512Fp16, Self::Amx];
 
     /// The best one of this machine.
     pub fn detect() -> Self {
@@ -34,6 +38,16 @@ impl Isa {
     /// Those that this machine can run, least first.
     pub fn available() -> Vec<Self> {
         Self::ALL.into_iter().filter(|isa| isa.supported()).collect()
+    }
+
+    /// Whether products of BF16 in tiles or by dot products are faster than those of f32.
+    pub(crate) fn multiplies_bf16(self) -> bool {
+        matches!(self, Self::Avx512Bf16 | Self::Amx)
+    }
+
+    /// Whether there is arithmetic in FP16.
+    pub(crate) fn has_fp16(self) -> bool {
+        matches!(self, Self::Avx512Fp16 | Self::Amx)
     }
 
     /// Whether this machine can run it.
@@ -50,13 +64,15 @@ impl Isa {
                     && is_x86_feature_detected!("avx512vnni")
             };
             let bf16 = || avx512() && is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512vbmi");
+            let fp16 = || bf16() && is_x86_feature_detected!("avx512fp16");
             match self {
                 Self::Scalar => true,
                 Self::Avx2 => avx2(),
                 Self::AvxVnni => avx2() && is_x86_feature_detected!("avxvnni"),
                 Self::Avx512 => avx512(),
                 Self::Avx512Bf16 => bf16(),
-                Self::Amx => bf16() && tiles_granted(),
+                Self::Avx512Fp16 => fp16(),
+                Self::Amx => fp16() && tiles_granted(),
             }
         }
         #[cfg(not(target_arch = "x86_64"))]
@@ -103,6 +119,7 @@ impl fmt::Display for Isa {
             Self::AvxVnni => "avx-vnni",
             Self::Avx512 => "avx512-vnni",
             Self::Avx512Bf16 => "avx512-bf16",
+            Self::Avx512Fp16 => "avx512-fp16",
             Self::Amx => "amx",
         })
     }

@@ -55,7 +55,7 @@ impl Compute {
         match (self.mode, self.isa) {
             (crate::CpuCompute::Reference, _) | (_, Isa::Scalar) => None,
             (_, Isa::Avx2 | Isa::AvxVnni) => Some(8),
-            (_, Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx) => Some(16),
+            (_, Isa::Avx512 | Isa::Avx512Bf16 | Isa::Avx512Fp16 | Isa::Amx) => Some(16),
         }
     }
 }

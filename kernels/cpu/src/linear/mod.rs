@@ -122,7 +122,7 @@ pub unsafe fn quantize(task: &LinearTask<'_>, rows: Range<usize>, to: &Quantized
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 | Isa::AvxVnni => avx2::quantize(&source, rows.clone(), to),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => avx512::quantize(&source, rows.clone(), to),
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Avx512Fp16 | Isa::Amx => avx512::quantize(&source, rows.clone(), to),
             #[cfg(not(target_arch = "x86_64"))]
             _ => activations::quantize(&source, rows.clone(), to),
         }
@@ -130,7 +130,7 @@ pub unsafe fn quantize(task: &LinearTask<'_>, rows: Range<usize>, to: &Quantized
             match task.weight.isa {
                 Isa::Scalar => activations::quantize_remainders(&source, rows.clone(), to),
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx2 | Isa::AvxVnni | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => {
+                Isa::Avx2 | Isa::AvxVnni | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Avx512Fp16 | Isa::Amx => {
                     avx2::quantize_remainders(&source, rows.clone(), to)
                 }
                 #[cfg(not(target_arch = "x86_64"))]
@@ -162,11 +162,11 @@ pub unsafe fn multiply(task: &LinearTask<'_>, panels: Range<usize>, scratch: &Qu
                 tiles::multiply(task, layout, panels, scratch);
             }
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, PanelLayout::Int(layout)) => {
+            (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Avx512Fp16 | Isa::Amx, PanelLayout::Int(layout)) => {
                 avx512::multiply_int(task, layout, panels, scratch)
             }
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, PanelLayout::Dense(layout)) => {
+            (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Avx512Fp16 | Isa::Amx, PanelLayout::Dense(layout)) => {
                 avx512::multiply_dense(task, layout, panels)
             }
             #[cfg(target_arch = "x86_64")]

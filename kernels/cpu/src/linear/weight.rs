@@ -58,7 +58,7 @@ impl PackedWeight {
             PanelLayout::Int(_) => ActivationForm::BlocksAndRemainders,
             PanelLayout::Dense(DenseLayout { element: Element::F32, .. }) => ActivationForm::Floats,
             // Few rows leave most of a tile empty, and filling it costs more than vectors need.
-            PanelLayout::Dense(_) if self.isa < Isa::Avx512Bf16 || rows == StepRows::Few => ActivationForm::Floats,
+            PanelLayout::Dense(_) if !self.isa.multiplies_bf16() || rows == StepRows::Few => ActivationForm::Floats,
             PanelLayout::Dense(_) if precise => ActivationForm::Bf16Pairs,
             PanelLayout::Dense(_) => ActivationForm::Bf16,
         }

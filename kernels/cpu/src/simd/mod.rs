@@ -59,7 +59,7 @@ macro_rules! dispatched {
                 Isa::Avx2 | Isa::AvxVnni => unsafe { with_avx2($($arg),*) },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => unsafe { with_avx512($($arg),*) },
+                Isa::Avx512 | Isa::Avx512Bf16 | Isa::Avx512Fp16 | Isa::Amx => unsafe { with_avx512($($arg),*) },
                 #[cfg(not(target_arch = "x86_64"))]
                 _ => $scalar($($arg),*),
             }

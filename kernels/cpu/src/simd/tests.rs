@@ -138,7 +138,7 @@ fn transposing_exchanges_rows_and_lanes() {
             // SAFETY: the machine has the set.
             Isa::Avx2 | Isa::AvxVnni => (unsafe { with_avx2() }, 8),
             // SAFETY: as above.
-            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => (unsafe { with_avx512() }, 16),
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Avx512Fp16 | Isa::Amx => (unsafe { with_avx512() }, 16),
         };
         for i in 0..lanes {
             for j in 0..lanes {

@@ -53,6 +53,11 @@ fn avx512_bf16() {
 }
 
 #[test]
+fn avx512_fp16() {
+    run_on(Isa::Avx512Fp16);
+}
+
+#[test]
 fn amx() {
     run_on(Isa::Amx);
 }

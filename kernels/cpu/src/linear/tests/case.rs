@@ -73,7 +73,7 @@ pub(super) fn kernels() -> Vec<(Isa, StepRows)> {
 
 /// Instruction sets of this machine that multiply in BF16.
 pub(super) fn with_bf16() -> Vec<Isa> {
-    let sets: Vec<Isa> = Isa::available().into_iter().filter(|isa| *isa >= Isa::Avx512Bf16).collect();
+    let sets: Vec<Isa> = Isa::available().into_iter().filter(|isa| isa.multiplies_bf16()).collect();
     if sets.is_empty() {
         eprintln!("nothing to test: this machine has no {}", Isa::Avx512Bf16);
     }

@@ -16,12 +16,14 @@ use super::Checked;
 use super::amx;
 #[cfg(target_arch = "x86_64")]
 use super::dots;
+#[cfg(target_arch = "x86_64")]
+use super::halves;
 use super::kernels::HERE;
 use super::softmax::{Row, Softmax};
 use super::tile::{PART, PageBlocks, Products, Tile, attend, finish, merge_into};
 use super::work::Work;
 use crate::isa::Isa;
-use crate::linear::StepRows;
+use crate::linear::{CpuCompute, StepRows};
 use crate::ops::step::{KEYS, Preceding, VALUES, Walk};
 use crate::pool::Compute;
 use crate::simd::vector::Vector;
@@ -85,7 +87,10 @@ impl BlockedAttend {
                 Products::Tiles
             }
             // With many rows a sequence, codes are widened once for all of them, and vectors are as fast.
-            KvFormat::Fp8 if !many && compute.isa >= Isa::Avx512Bf16 && fits_dots(&checked) => Products::Dots,
+            KvFormat::Fp8 if !many && compute.isa == Isa::Avx512Bf16 && fits_dots(&checked) => Products::Dots,
+            KvFormat::Fp8 if !many && compute.isa.has_fp16() && compute.mode == CpuCompute::Fast && fits_dots(&checked) => {
+                Products::Halves
+            }
             _ => Products::Vectors,
         };
         Self { checked, products }
@@ -352,11 +357,13 @@ unsafe fn dispatch(isa: Isa, call: Call<'_>, work: &mut Work<'_>) {
             #[cfg(target_arch = "x86_64")]
             (Isa::Amx, Call::Attend { tile, parts }) if tile.products == Products::Tiles => amx::attend(tile, parts, work),
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512Bf16 | Isa::Amx, Call::Attend { tile, parts }) if tile.products == Products::Dots => {
-                dots::attend(tile, parts, work);
+            (Isa::Avx512Bf16, Call::Attend { tile, parts }) if tile.products == Products::Dots => dots::attend(tile, parts, work),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512Fp16 | Isa::Amx, Call::Attend { tile, parts }) if tile.products == Products::Halves => {
+                halves::attend(tile, parts, work);
             }
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, call) => with_avx512(call, work),
+            (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Avx512Fp16 | Isa::Amx, call) => with_avx512(call, work),
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx2 | Isa::AvxVnni, call) => with_avx2(call, work),
             // `lower` gives other sets the plain form.

@@ -1,4 +1,4 @@
-//! Blocked attention's products over FP8 pages by dot products of AVX-512 BF16. Softmax and merging of parts are those of `tile`.
+//! Attention's products over FP8 pages by dot products of AVX-512 BF16. The walk is that of `coded`.
 //!
 //! e4m3 codes become BF16 numbers, which hold them exactly, two bytes out of two tables of 128; queries and weights are sums of two BF16
 //! numbers each. A dot product adds two channels (scores) or two tokens (sums), so codes are interleaved first:
@@ -8,22 +8,21 @@
 //! values    64 channels of token t, 64 of t + 1   -> [c0 t, c0 t+1][c1 t, c1 t+1] ..      in the order of `in_order`
 //! ```
 //!
-//! Codes are finite, whatever a slot holds, so a weight of zero keeps out what a row does not see; what is not finite has a scale that
-//! is not, and that is in the weights. Subnormal numbers count as zeros.
+//! Subnormal numbers count as zeros.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::blocked::{DOT_CHANNELS, DOT_TOKENS};
+use super::coded::{self, CodeProducts, NUMBERS, Rows, Run};
 use super::kernels::HERE;
 use super::split::{PARTS, split_queries, split_weights};
-use super::tile::{PART, PageBlocks, Target, Tile, merge_part, set_factors, weigh};
+use super::tile::{PART, PageBlocks, Tile};
 use super::work::{STRIDE, WEIGHT_STRIDE, Work};
-use crate::simd::avx512::Avx512;
 use crate::simd::vector::prefetch;
 
-/// Query rows at once: the heads of most groups.
-const ROWS: usize = 4;
+const _: () = assert!(PARTS == NUMBERS);
+
 const LANES: usize = 16;
 /// Vectors of 32 tokens, and of 64 channels.
 const TOKEN_VECTORS: usize = DOT_TOKENS / LANES;
@@ -110,214 +109,118 @@ impl Tables {
 /// As `tile::attend`, for a tile with `Products::Dots`.
 ///
 /// # Safety
-/// As there, for [`Avx512`]; [`crate::Isa::Avx512Bf16`] is available.
+/// As there, for AVX-512; [`crate::Isa::Avx512Bf16`] is available.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vbmi")]
 pub(super) unsafe fn attend(tile: &Tile<'_>, parts: Range<usize>, work: &mut Work<'_>) {
     // SAFETY: this function's condition.
-    unsafe {
-        let tables = Tables::load();
-        split_queries(tile, work);
-        for part in parts.clone() {
-            let (start, target) = (part * PART, if part == parts.start { Target::Row } else { Target::Aside });
-            let tokens = PART.min(tile.context() - start);
-            set_factors::<Avx512>(tile, start, tokens, work);
-            for token in (0..tokens).step_by(tile.page_tokens) {
-                scores(tile, (start, token), work, &tables);
-            }
-            weigh::<Avx512>(tile, start, target, work);
-            split_weights(tile, start, work);
-            sums(tile, start, target, work, &tables);
-            if target == Target::Aside {
-                merge_part::<Avx512>(tile, start, work);
-            }
-        }
-    }
+    unsafe { coded::attend(&Tables::load(), tile, parts, work) }
 }
 
-/// Scores of the page at `token` of the part at `start`, for the rows that see its first token.
-///
-/// # Safety
-/// As [`attend`].
-#[inline(always)]
-unsafe fn scores(tile: &Tile<'_>, (start, token): (usize, usize), work: &mut Work<'_>, tables: &Tables) {
-    let (page, bytes) = (tile.page(start + token), tile.page_tokens * tile.head_dim);
-    if start == tile.first_token
-        && !tile.asked_for
-        && let Some(later) = tile.page_after(start + token, 2)
-    {
-        prefetch(later.keys, bytes);
+impl CodeProducts for Tables {
+    #[inline(always)]
+    unsafe fn ready_queries(tile: &Tile<'_>, work: &mut Work<'_>) {
+        // SAFETY: the trait's condition.
+        unsafe { split_queries(tile, work) }
     }
-    let mut ahead = (page.values as usize).wrapping_sub(page.keys as usize);
-    let mut query = tile.first_seeing(start + token) * tile.group;
-    while query < tile.rows * tile.group {
-        let count = (tile.rows * tile.group - query).min(ROWS);
-        let queries = work.operands.queries[query * PARTS * tile.head_dim..].as_ptr();
-        let to = work.scores[query * STRIDE + token..].as_mut_ptr();
-        for run in (0..tile.page_tokens).step_by(DOT_TOKENS) {
-            let keys = page.keys.wrapping_add(run);
-            // Two channels are as many lines as there are runs: each run asks for one of them.
-            let ahead = if ahead == HERE { HERE } else { ahead.wrapping_add(run) };
-            // SAFETY: this function's condition; `count` queries and their scores are in `work`, and the page has 32 tokens from `run`.
-            unsafe {
-                let to = to.add(run);
-                match count {
-                    1 => score::<1>(tile, (keys, ahead), queries, to, tables),
-                    2 => score::<2>(tile, (keys, ahead), queries, to, tables),
-                    3 => score::<3>(tile, (keys, ahead), queries, to, tables),
-                    _ => score::<ROWS>(tile, (keys, ahead), queries, to, tables),
-                }
-            }
-        }
-        ahead = HERE;
-        query += count;
-    }
-}
 
-/// Scores of R queries with 32 tokens of a page.
-///
-/// # Safety
-/// As [`attend`]; keys from the first of these tokens on, R queries in parts, room for their scores.
-#[inline(always)]
-unsafe fn score<const R: usize>(
-    tile: &Tile<'_>,
-    (keys, ahead): (*const u8, usize),
-    queries: *const u16,
-    to: *mut f32,
-    tables: &Tables,
-) {
-    let (head_dim, page_tokens) = (tile.head_dim, tile.page_tokens);
-    // SAFETY: this function's condition; `head_dim` is even.
-    unsafe {
-        // A set of sums for each part, so that one need not wait for the other.
-        let mut sums = [[[_mm512_setzero_ps(); TOKEN_VECTORS]; PARTS]; R];
-        let mut channel = 0;
-        while channel < head_dim {
-            let at = keys.add(channel * page_tokens);
-            if ahead != HERE {
-                prefetch(at.wrapping_add(ahead), 1);
-            }
-            let codes = if page_tokens == DOT_TOKENS {
-                _mm512_loadu_si512(at.cast())
-            } else {
-                let (even, odd) = (_mm256_loadu_si256(at.cast()), _mm256_loadu_si256(at.add(page_tokens).cast()));
-                _mm512_inserti64x4::<1>(_mm512_castsi256_si512(even), odd)
-            };
-            let keys = tables.widen(_mm512_permutexvar_epi8(tables.interleave, codes));
-            let mut r = 0;
-            while r < R {
-                let mut part = 0;
-                while part < PARTS {
-                    let query = pair(queries.add((r * PARTS + part) * head_dim + channel));
-                    sums[r][part][0] = _mm512_dpbf16_ps(sums[r][part][0], keys[0], query);
-                    sums[r][part][1] = _mm512_dpbf16_ps(sums[r][part][1], keys[1], query);
-                    part += 1;
-                }
-                r += 1;
-            }
-            channel += 2;
-        }
-        let mut r = 0;
-        while r < R {
-            let mut v = 0;
-            while v < TOKEN_VECTORS {
-                _mm512_storeu_ps(to.add(r * STRIDE + v * LANES), _mm512_add_ps(sums[r][0][v], sums[r][1][v]));
-                v += 1;
-            }
-            r += 1;
-        }
+    #[inline(always)]
+    unsafe fn ready_weights(tile: &Tile<'_>, start: usize, work: &mut Work<'_>) {
+        // SAFETY: the trait's condition.
+        unsafe { split_weights(tile, start, work) }
     }
-}
 
-/// Sums of the values of the part at `start` by its weights, for all rows that see its first token.
-///
-/// # Safety
-/// As [`attend`]; the weights are in parts in `work`.
-#[inline(always)]
-unsafe fn sums(tile: &Tile<'_>, start: usize, target: Target, work: &mut Work<'_>, tables: &Tables) {
-    let head_dim = tile.head_dim;
-    let to = match target {
-        Target::Row => &mut *work.sums,
-        Target::Aside => &mut *work.part_sums,
-    };
-    let first = tile.first_seeing(start) * tile.group;
-    let mut query = first;
-    while query < tile.rows * tile.group {
-        let count = (tile.rows * tile.group - query).min(ROWS);
-        let weights = work.operands.weights[query * PARTS * WEIGHT_STRIDE..].as_ptr();
-        let asks = query == first;
-        for channel in (0..head_dim).step_by(DOT_CHANNELS) {
-            let to = to[query * head_dim + channel..].as_mut_ptr();
-            // SAFETY: this function's condition; `count` queries, their weights and sums are in `work`, and `channel` is one of
-            // `head_dim`.
-            unsafe {
-                match count {
-                    1 => sum::<1>(tile, (start, channel, asks), weights, to, tables),
-                    2 => sum::<2>(tile, (start, channel, asks), weights, to, tables),
-                    3 => sum::<3>(tile, (start, channel, asks), weights, to, tables),
-                    _ => sum::<ROWS>(tile, (start, channel, asks), weights, to, tables),
-                }
-            }
-        }
-        query += count;
-    }
-}
-
-/// Sums of R queries over a part's values of 64 channels.
-///
-/// # Safety
-/// As [`sums`]; weights of R queries in parts, room for their sums.
-#[inline(always)]
-unsafe fn sum<const R: usize>(
-    tile: &Tile<'_>,
-    (start, channel, asks): (usize, usize, bool),
-    weights: *const u16,
-    to: *mut f32,
-    tables: &Tables,
-) {
-    let (head_dim, tokens) = (tile.head_dim, PART.min(tile.context() - start));
-    // SAFETY: this function's condition; a page has an even number of tokens, and weights behind the context are zeros.
-    unsafe {
-        let mut sums = [[_mm512_setzero_ps(); CHANNEL_VECTORS]; R];
-        let mut first = 0;
-        while first < tokens {
-            let page: PageBlocks = tile.page(start + first);
-            let ahead = if asks { tile.keys_a_part_on(start, first) } else { HERE };
-            let end = tokens.min(first + tile.page_tokens);
-            let mut at = page.values.add(channel);
-            let mut token = first;
-            while token < end {
+    #[inline(always)]
+    unsafe fn score<const R: usize>(&self, tile: &Tile<'_>, (keys, ahead): (*const u8, usize), rows: Rows, to: *mut f32) {
+        let (head_dim, page_tokens) = (tile.head_dim, tile.page_tokens);
+        // SAFETY: the trait's condition; `head_dim` is even.
+        unsafe {
+            // A set of sums for each part, so that one need not wait for the other.
+            let mut sums = [[[_mm512_setzero_ps(); TOKEN_VECTORS]; PARTS]; R];
+            let mut channel = 0;
+            while channel < head_dim {
+                let at = keys.add(channel * page_tokens);
                 if ahead != HERE {
                     prefetch(at.wrapping_add(ahead), 1);
-                    prefetch(at.wrapping_add(ahead + head_dim), 1);
                 }
-                let (even, odd) = (_mm512_loadu_si512(at.cast()), _mm512_loadu_si512(at.add(head_dim).cast()));
-                let (low, high) = (tables.widen(_mm512_unpacklo_epi8(even, odd)), tables.widen(_mm512_unpackhi_epi8(even, odd)));
-                let values = [low[0], low[1], high[0], high[1]];
+                let codes = if page_tokens == DOT_TOKENS {
+                    _mm512_loadu_si512(at.cast())
+                } else {
+                    let (even, odd) = (_mm256_loadu_si256(at.cast()), _mm256_loadu_si256(at.add(page_tokens).cast()));
+                    _mm512_inserti64x4::<1>(_mm512_castsi256_si512(even), odd)
+                };
+                let keys = self.widen(_mm512_permutexvar_epi8(self.interleave, codes));
                 let mut r = 0;
                 while r < R {
                     let mut part = 0;
                     while part < PARTS {
-                        let weight = pair(weights.add((r * PARTS + part) * WEIGHT_STRIDE + token));
-                        let mut v = 0;
-                        while v < CHANNEL_VECTORS {
-                            sums[r][v] = _mm512_dpbf16_ps(sums[r][v], values[v], weight);
-                            v += 1;
-                        }
+                        let query = pair(rows.numbers.add((r * PARTS + part) * head_dim + channel));
+                        sums[r][part][0] = _mm512_dpbf16_ps(sums[r][part][0], keys[0], query);
+                        sums[r][part][1] = _mm512_dpbf16_ps(sums[r][part][1], keys[1], query);
                         part += 1;
                     }
                     r += 1;
                 }
-                at = at.add(2 * head_dim);
-                token += 2;
+                channel += 2;
             }
-            first += tile.page_tokens;
+            let mut r = 0;
+            while r < R {
+                let mut v = 0;
+                while v < TOKEN_VECTORS {
+                    _mm512_storeu_ps(to.add(r * STRIDE + v * LANES), _mm512_add_ps(sums[r][0][v], sums[r][1][v]));
+                    v += 1;
+                }
+                r += 1;
+            }
         }
-        let mut r = 0;
-        while r < R {
-            for (v, vector) in in_order(sums[r]).into_iter().enumerate() {
-                _mm512_storeu_ps(to.add(r * head_dim + v * LANES), vector);
+    }
+
+    #[inline(always)]
+    unsafe fn sum<const R: usize>(&self, tile: &Tile<'_>, Run { start, channel, asks }: Run, rows: Rows, to: *mut f32) {
+        let (head_dim, tokens) = (tile.head_dim, PART.min(tile.context() - start));
+        // SAFETY: the trait's condition; a page has an even number of tokens, and weights behind the context are zeros.
+        unsafe {
+            let mut sums = [[_mm512_setzero_ps(); CHANNEL_VECTORS]; R];
+            let mut first = 0;
+            while first < tokens {
+                let page: PageBlocks = tile.page(start + first);
+                let ahead = if asks { tile.keys_a_part_on(start, first) } else { HERE };
+                let end = tokens.min(first + tile.page_tokens);
+                let mut at = page.values.add(channel);
+                let mut token = first;
+                while token < end {
+                    if ahead != HERE {
+                        prefetch(at.wrapping_add(ahead), 1);
+                        prefetch(at.wrapping_add(ahead + head_dim), 1);
+                    }
+                    let (even, odd) = (_mm512_loadu_si512(at.cast()), _mm512_loadu_si512(at.add(head_dim).cast()));
+                    let (low, high) = (self.widen(_mm512_unpacklo_epi8(even, odd)), self.widen(_mm512_unpackhi_epi8(even, odd)));
+                    let values = [low[0], low[1], high[0], high[1]];
+                    let mut r = 0;
+                    while r < R {
+                        let mut part = 0;
+                        while part < PARTS {
+                            let weight = pair(rows.numbers.add((r * PARTS + part) * WEIGHT_STRIDE + token));
+                            let mut v = 0;
+                            while v < CHANNEL_VECTORS {
+                                sums[r][v] = _mm512_dpbf16_ps(sums[r][v], values[v], weight);
+                                v += 1;
+                            }
+                            part += 1;
+                        }
+                        r += 1;
+                    }
+                    at = at.add(2 * head_dim);
+                    token += 2;
+                }
+                first += tile.page_tokens;
             }
-            r += 1;
+            let mut r = 0;
+            while r < R {
+                for (v, vector) in in_order(sums[r]).into_iter().enumerate() {
+                    _mm512_storeu_ps(to.add(r * head_dim + v * LANES), vector);
+                }
+                r += 1;
+            }
         }
     }
 }

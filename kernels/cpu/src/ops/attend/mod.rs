@@ -1,12 +1,16 @@
 //! Attend: causal grouped-query attention over pages. This file checks arguments and cuts the work; the arithmetic is in
-//! `plain` (reference) and `blocked` (vectors, and products of BF16 where the machine has them). Knows no model.
+//! `plain` (reference) and `blocked` (vectors, and products of BF16 and FP16 where the machine has them). Knows no model.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
 mod blocked;
 #[cfg(target_arch = "x86_64")]
+mod coded;
+#[cfg(target_arch = "x86_64")]
 mod dots;
 pub(in crate::ops) mod element;
+#[cfg(target_arch = "x86_64")]
+mod halves;
 pub(in crate::ops) mod kernels;
 pub(in crate::ops) mod plain;
 pub(in crate::ops) mod softmax;

@@ -58,6 +58,8 @@ pub(super) enum Products {
     Tiles,
     /// Dot products of BF16 (`dots`).
     Dots,
+    /// FP16 (`halves`).
+    Halves,
 }
 
 /// Which of a row's two sets of sums a part goes to.

@@ -26,11 +26,11 @@ pub(super) struct Work<'a> {
     pub(super) block: &'a mut [f32],
     pub(super) score_factors: &'a mut [f32],
     pub(super) weight_factors: &'a mut [f32],
-    /// Operands of tiles of BF16.
+    /// What products in narrower formats than f32 read.
     pub(super) operands: Operands<'a>,
 }
 
-/// Queries and weights in two parts of BF16 each, and a part's keys or values (`amx`).
+/// Queries and weights in two parts of BF16 each (`halves`: in FP16, each twice), and a part's keys or values (`amx`).
 pub(super) struct Operands<'a> {
     /// `[queries][2 parts][head_dim]`
     pub(super) queries: &'a mut [u16],
@@ -38,12 +38,14 @@ pub(super) struct Operands<'a> {
     pub(super) weights: &'a mut [u16],
     /// `[PART * head_dim]`
     pub(super) packed: &'a mut [u16],
+    /// `[queries][2]`: what a query's scores and sums are multiplied by (`halves`).
+    pub(super) factors: &'a mut [f32],
 }
 
 impl<'a> Work<'a> {
     pub(super) fn floats(queries: usize, head_dim: usize, page_tokens: usize) -> usize {
         let padded = queries + SPARE_QUERIES;
-        padded * (4 * head_dim + STRIDE + WEIGHT_STRIDE) + queries * 4 + page_tokens * head_dim + 2 * PART + PART * head_dim / 2
+        padded * (4 * head_dim + STRIDE + WEIGHT_STRIDE) + queries * 6 + page_tokens * head_dim + 2 * PART + PART * head_dim / 2
     }
 
     /// Cuts `scratch`, of [`Self::floats`] floats.
@@ -60,8 +62,9 @@ impl<'a> Work<'a> {
         let (split, rest) = rest.split_at_mut(padded * head_dim);
         let (weights, rest) = rest.split_at_mut(padded * WEIGHT_STRIDE);
         let (packed, rest) = rest.split_at_mut(PART * head_dim / 2);
-        let (softmax, part_softmax) = rest.split_at_mut(queries * 2);
-        let operands = Operands { queries: halves(split), weights: halves(weights), packed: halves(packed) };
+        let (softmax, rest) = rest.split_at_mut(queries * 2);
+        let (part_softmax, factors) = rest.split_at_mut(queries * 2);
+        let operands = Operands { queries: halves(split), weights: halves(weights), packed: halves(packed), factors };
         let queries = queries_part;
         Self { queries, scores, part_sums, sums, softmax, part_softmax, block, score_factors, weight_factors, operands }
     }

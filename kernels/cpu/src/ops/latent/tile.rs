@@ -150,7 +150,7 @@ pub(super) unsafe fn dispatch(isa: Isa, tile: &Tile, call: Call<'_>, work: &mut 
     unsafe {
         match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => with_avx512(tile, call, work),
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Avx512Fp16 | Isa::Amx => with_avx512(tile, call, work),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 | Isa::AvxVnni => with_avx2(tile, call, work),
             // `lower` gives other sets the plain form.

@@ -229,7 +229,7 @@ unsafe fn dispatch(isa: Isa, part: Part<'_>) {
     unsafe {
         match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => with_avx512(part),
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Avx512Fp16 | Isa::Amx => with_avx512(part),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 | Isa::AvxVnni => with_avx2(part),
             // `lower` gives other sets the plain form.
