@@ -24,6 +24,8 @@ pub struct GenerateRequest {
     pub priority: i32,
     /// Requests with the same session of the same tenant share a beginning; a route policy may keep them together.
     pub session: Option<String>,
+    /// How long the answer may take, waiting included. None, or longer than the server gives: as long as that.
+    pub deadline_ms: Option<u64>,
     /// The client reads the answer as it comes.
     pub streaming: bool,
 }

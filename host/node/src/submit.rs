@@ -118,7 +118,7 @@ impl Node {
             return Err(if draining { RequestError::Draining } else { self.inner.out_of_service() });
         }
         let mut place = self.inner.enter(request.tenant)?;
-        let deadline = arrived + self.inner.request_timeout;
+        let deadline = arrived + self.inner.timeout(&request);
         let stop = request.stop.clone();
         let placed = timeout_at(deadline, self.inner.clone().prepare(request, &mut place));
         let late = || self.inner.busy("The request waited for a lane until its time was up.");
@@ -197,7 +197,13 @@ impl Inner {
         }
     }
 
+    /// How long the answer may take.
+    fn timeout(&self, request: &GenerateRequest) -> Duration {
+        request.deadline_ms.map_or(self.request_timeout, |ms| self.request_timeout.min(Duration::from_millis(ms)))
+    }
+
     fn ask(&self, request: GenerateRequest) -> Result<Asked, RequestError> {
+        let timeout_us = u64::try_from(self.timeout(&request).as_micros()).unwrap_or(u64::MAX);
         self.check_ids("stop_token_ids", &request.stop_token_ids)?;
         let prompt = self.encode(&request.prompt, request.max_tokens)?;
         let tenant = request.tenant.0 as usize;
@@ -220,7 +226,6 @@ impl Inner {
         };
         let (id, seq) = self.ids.next();
         let prompt_tokens = token_count(prompt.len());
-        let timeout_us = u64::try_from(self.request_timeout.as_micros()).unwrap_or(u64::MAX);
         Ok(Asked {
             request: id,
             seq,

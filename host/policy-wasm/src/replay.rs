@@ -7,7 +7,7 @@
 
 mod beside;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::{BufRead, Seek};
 use std::sync::Arc;
@@ -27,6 +27,8 @@ use crate::{LoadError, LoadedPolicy, PolicyEngine, PolicyKind, PolicyOptions};
 
 /// Instances at work at one time: the one in force, those on the way back, and those being rebuilt.
 const MAX_INSTANCES: usize = 8;
+/// Numbers of instances that are remembered without them.
+const MAX_NUMBERS: usize = 4_096;
 /// Differences that are kept with their texts.
 const MAX_EXAMPLES: usize = 20;
 
@@ -58,6 +60,8 @@ pub struct ReplayReport {
     pub skipped: u64,
     /// Of those that were skipped: another component decided them, and this one is in the recording too.
     pub of_others: u64,
+    /// Of those that were skipped: so many instances of this component were begun since that theirs was given up.
+    pub of_given_up: u64,
     /// Why an instance did not start, the first one that did not.
     pub not_started: Option<String>,
     /// A crash cut this line short, the last one; it is no call.
@@ -153,7 +157,7 @@ fn run<W: World>(
 ) -> Result<ReplayReport, ReplayError> {
     let owned = (Arc::new(Belongings::new()), Arc::new(MetricTable::default()));
     let report = ReplayReport { torn_line: survey.torn_line, ..ReplayReport::default() };
-    let mut replay = Replay::<W> { loaded, config, has_own: survey.has_own, instances: BTreeMap::new(), owned, report };
+    let mut replay = Replay::<W> { loaded, config, has_own: survey.has_own, instances: BTreeMap::new(), others: Numbers::default(), given_up: Numbers::default(), owned, report };
     let mut lines = recording.lines()?;
     for _ in 0..survey.lines {
         let Some(line) = lines.next()? else { break };
@@ -174,15 +178,17 @@ struct Replay<'a, W: World> {
     has_own: bool,
     /// By the number that the recording gives.
     instances: BTreeMap<u64, Replayed<W>>,
+    /// Instances of other components, which are left out.
+    others: Numbers,
+    given_up: Numbers,
     owned: (Arc<Belongings>, Arc<MetricTable>),
     report: ReplayReport,
 }
 
 /// An instance of the recording.
 struct Replayed<W: World> {
-    /// Another component's, which is left out; or one that did not start, or failed.
+    /// None did not start, or failed.
     instance: Option<Instance<W>>,
-    is_of_other: bool,
     /// Of the recorded policy.
     seed: u64,
     /// Sorted.
@@ -193,29 +199,46 @@ struct Replayed<W: World> {
     begun: Option<Init>,
 }
 
+/// The last instances of some kind, by number. Those of a host count up.
+#[derive(Default)]
+struct Numbers(BTreeSet<u64>);
+
+impl Numbers {
+    fn insert(&mut self, number: u64) {
+        if self.0.len() == MAX_NUMBERS {
+            self.0.pop_first();
+        }
+        self.0.insert(number);
+    }
+}
+
 impl<W: World> Replay<'_, W> {
     fn begin(&mut self, line: u64, init: Init) {
         self.instances.remove(&init.instance);
+        self.others.0.remove(&init.instance);
+        self.given_up.0.remove(&init.instance);
         if init.info.is_none() {
             return;
         }
+        if self.has_own && init.sha256 != self.loaded.info().sha256 {
+            return self.others.insert(init.instance);
+        }
         if self.instances.len() == MAX_INSTANCES {
             let longest_idle = self.instances.iter().min_by_key(|(_, replayed)| replayed.used).map(|(number, _)| *number);
-            longest_idle.map(|number| self.instances.remove(&number));
+            if let Some(number) = longest_idle.filter(|number| self.instances.remove(number).is_some()) {
+                self.given_up.insert(number);
+            }
         }
-        let is_of_other = self.has_own && init.sha256 != self.loaded.info().sha256;
         let (number, seed) = (init.instance, init.seed);
-        let mut replayed = Replayed { instance: None, is_of_other, seed, wants: Vec::new(), used: line, begun: None };
-        if !is_of_other {
-            self.report.continued |= init.continued;
-            self.report.without_beside |= init.version < VERSION_WITH_BESIDE && self.exports_beside();
-            self.report.recorded_sha256.clone_from(&init.sha256);
-            replayed.begun = (!self.exactly()).then(|| init.clone());
-            match self.start(init) {
-                Ok((instance, wants)) => (replayed.instance, replayed.wants) = (Some(instance), wants),
-                Err((kind, detail)) => {
-                    self.report.not_started.get_or_insert_with(|| format!("line {line}: {kind}: {}", one_line(&detail)));
-                }
+        let mut replayed = Replayed { instance: None, seed, wants: Vec::new(), used: line, begun: None };
+        self.report.continued |= init.continued;
+        self.report.without_beside |= init.version < VERSION_WITH_BESIDE && self.exports_beside();
+        self.report.recorded_sha256.clone_from(&init.sha256);
+        replayed.begun = (!self.exactly()).then(|| init.clone());
+        match self.start(init) {
+            Ok((instance, wants)) => (replayed.instance, replayed.wants) = (Some(instance), wants),
+            Err((kind, detail)) => {
+                self.report.not_started.get_or_insert_with(|| format!("line {line}: {kind}: {}", one_line(&detail)));
             }
         }
         self.instances.insert(number, replayed);
@@ -240,13 +263,14 @@ impl<W: World> Replay<'_, W> {
         let replayed = self.instances.get_mut(&call.instance);
         let Some(replayed) = replayed else {
             self.report.skipped += 1;
+            self.report.of_others += u64::from(self.others.0.contains(&call.instance));
+            self.report.of_given_up += u64::from(self.given_up.0.contains(&call.instance));
             return;
         };
         replayed.used = line;
-        self.report.missed += if replayed.is_of_other { 0 } else { call.missed };
+        self.report.missed += call.missed;
         let (Some(instance), true) = (&mut replayed.instance, comparable) else {
             self.report.skipped += 1;
-            self.report.of_others += u64::from(replayed.is_of_other);
             return;
         };
         let asked = call.facts;

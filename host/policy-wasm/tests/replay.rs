@@ -161,6 +161,28 @@ fn across_a_swap_a_component_answers_for_its_own_decisions() {
     assert!(matches!(replay(&reverse, &other_kind), Err(ReplayError::Format { .. })));
 }
 
+/// Others' instances hold nothing and take nobody's place; of its own, one more than is held at once gives the longest idle one up.
+#[test]
+fn after_many_swaps_the_first_instance_still_answers_for_its_decisions() {
+    let (reverse, counter) = (guests::component("reverse-schedule"), guests::component("counter-schedule"));
+    for (next, agreed, others, given_up) in [(&counter, 2, 9, 0), (&reverse, 10, 0, 1)] {
+        let recorded = recorded(&reverse, "swapped");
+        drop(plan(&recorded.slot, 0));
+        let options = PolicyOptions { record: Some(recorded.recorder.clone()), ..PolicyOptions::new("swapped", KIND) };
+        for step in 0..9 {
+            let next = engine().load(next, KIND, &options).expect("loads");
+            recorded.slot.swap(next.schedule().expect("an instance"), next.info().clone());
+            drop(plan(&recorded.slot, step));
+        }
+        recorded.slot.return_to_builtin();
+        drop(plan(&recorded.slot, 0));
+        // Eleven calls, and how ten began.
+        let report = replay(&reverse, &recorded.text(21)).expect("replays");
+        let of = (report.calls, report.agreed, report.skipped, report.of_others, report.of_given_up);
+        assert_eq!(of, (11, agreed, others + given_up, others, given_up));
+    }
+}
+
 /// Another component that says the same in other words decides the same, as on trial.
 #[test]
 fn answers_are_compared_by_what_a_host_does_with_them() {

@@ -67,11 +67,15 @@ pub(super) const NAMES: &[&str] = &[
     "stop_token_ids",
     "ignore_eos",
     "priority",
+    "deadline_ms",
     "prompt_cache_key",
 ];
 
 /// The largest `max_tokens` that is a number of tokens at all; what fits the model is the node's to say.
 const MAX_TOKENS: i64 = u32::MAX as i64;
+
+/// A day; how long an answer may take at most is the server's to say.
+const MAX_DEADLINE_MS: i64 = 86_400_000;
 
 /// # Errors
 /// 400 that names the field.
@@ -89,6 +93,7 @@ pub(super) fn parse_common(fields: &Fields<'_>, prompt: Prompt, limits: &Limits)
         ignore_eos: fields.boolean("ignore_eos")?.unwrap_or(false),
         priority: i32::try_from(priority).unwrap_or(0),
         session: fields.string("prompt_cache_key", limits.name_bytes)?,
+        deadline_ms: fields.integer("deadline_ms", 1..=MAX_DEADLINE_MS)?.map(i64::cast_unsigned),
         streaming: stream != Stream::Off,
     };
     Ok(Parsed { model: fields.string("model", limits.name_bytes)?, request, stream, length_field })

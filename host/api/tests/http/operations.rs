@@ -85,17 +85,24 @@ async fn a_full_queue_refuses_with_a_time() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_over_its_time_is_ended() {
-    let rig = Rig::start("[server]\nrequest_timeout_ms = 100\n").await;
-    rig.decode(Hold::Held);
-    let late = rig.post(COMPLETIONS, &long(json!({"stream": true}))).await;
-    // A machine that has the first token in time begins to stream.
-    if late.status == 200 {
-        let events = late.events();
-        assert_eq!(events.last().unwrap()["error"]["code"], "deadline_exceeded", "{events:?}");
-    } else {
-        assert!(matches!(late.status, 503 | 504), "{late:?}");
+    // The client's own time, and the server's where that is shorter.
+    for (server_ms, fields) in [
+        (100, json!({"stream": true})),
+        (600_000, json!({"stream": true, "deadline_ms": 100})),
+        (100, json!({"stream": true, "deadline_ms": 80_000_000})),
+    ] {
+        let rig = Rig::start(&format!("[server]\nrequest_timeout_ms = {server_ms}\n")).await;
+        rig.decode(Hold::Held);
+        let late = rig.post(COMPLETIONS, &long(fields)).await;
+        // A machine that has the first token in time begins to stream.
+        if late.status == 200 {
+            let events = late.events();
+            assert_eq!(events.last().unwrap()["error"]["code"], "deadline_exceeded", "{events:?}");
+        } else {
+            assert!(matches!(late.status, 503 | 504), "{late:?}");
+        }
+        rig.settles().await;
     }
-    rig.settles().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

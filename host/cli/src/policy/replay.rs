@@ -86,11 +86,18 @@ fn print(report: &ReplayReport, sha256: &str) {
     if all > shown {
         say!("and {} further differences", all - shown);
     }
-    let ReplayReport { calls, agreed, differed, skipped, of_others, other_imports, .. } = report;
-    say!("{calls} calls: {agreed} decided the same, {differed} otherwise, {skipped} not compared (late, or recorded in part)");
+    let ReplayReport { calls, agreed, differed, skipped, of_others, of_given_up, other_imports, .. } = report;
+    let told_apart = of_others + of_given_up;
+    say!("{calls} calls: {agreed} decided the same, {differed} otherwise, {skipped} not compared");
+    if *skipped > told_apart {
+        say!("{} of those not compared were late, recorded in part, or of an instance that began before", skipped - told_apart);
+    }
     print_beside(report);
     if *of_others > 0 {
         say!("{of_others} of those not compared were decided by another component, which was in force for some of the time");
+    }
+    if *of_given_up > 0 {
+        say!("{of_given_up} of those not compared were of an instance that had waited long while many others of it were begun");
     }
     if let Some(why) = &report.not_started {
         say!("an instance did not start with the table that it had then, so its calls were not compared: {why}");
@@ -140,7 +147,7 @@ fn object(report: &ReplayReport) -> Value {
     let BesideReport { calls, agreed, differed, skipped } = report.beside;
     json!({
         "calls": report.calls, "agreed": report.agreed, "differed": report.differed, "skipped": report.skipped,
-        "of_others": report.of_others, "not_started": report.not_started, "torn_line": report.torn_line,
+        "of_others": report.of_others, "of_given_up": report.of_given_up, "not_started": report.not_started, "torn_line": report.torn_line,
         "beside": {"calls": calls, "agreed": agreed, "differed": differed, "skipped": skipped},
         "missed": report.missed, "without_beside": report.without_beside,
         "other_imports": report.other_imports, "continued": report.continued, "recorded_sha256": report.recorded_sha256,

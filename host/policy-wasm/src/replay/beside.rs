@@ -24,7 +24,7 @@ impl<W: World> Replay<'_, W> {
             return;
         };
         replayed.used = line;
-        self.report.missed += if replayed.is_of_other { 0 } else { beside.missed };
+        self.report.missed += beside.missed;
         let (Some(instance), true) = (&mut replayed.instance, comparable) else {
             self.report.beside.skipped += 1;
             return;
