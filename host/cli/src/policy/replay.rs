@@ -59,8 +59,9 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     }
     if report.agreed == 0 {
         let why = report.not_started.as_ref().map(|why| format!("; no instance started: {why}")).unwrap_or_default();
+        let elsewhere = if report.calls == 0 { ", of a pool that is a process in the directory of its name" } else { "" };
         return Err(Failure::Failed(anyhow::anyhow!(
-            "{name}: none of its {} calls was compared, so nothing is known{why}; give a recording in which this decision was made",
+            "{name}: none of its {} calls was compared, so nothing is known{why}; give a recording in which this decision was made{elsewhere}",
             report.calls
         )));
     }
