@@ -157,7 +157,16 @@ fn run<W: World>(
 ) -> Result<ReplayReport, ReplayError> {
     let owned = (Arc::new(Belongings::new()), Arc::new(MetricTable::default()));
     let report = ReplayReport { torn_line: survey.torn_line, ..ReplayReport::default() };
-    let mut replay = Replay::<W> { loaded, config, has_own: survey.has_own, instances: BTreeMap::new(), others: Numbers::default(), given_up: Numbers::default(), owned, report };
+    let mut replay = Replay::<W> {
+        loaded,
+        config,
+        has_own: survey.has_own,
+        instances: BTreeMap::new(),
+        others: Numbers::default(),
+        given_up: Numbers::default(),
+        owned,
+        report,
+    };
     let mut lines = recording.lines()?;
     for _ in 0..survey.lines {
         let Some(line) = lines.next()? else { break };

@@ -46,7 +46,10 @@ fn main() -> Result<(), AnyError> {
         Some("avx512fp16") => Some(Isa::Avx512Fp16),
         Some("amx") => Some(Isa::Amx),
         Some(other) => {
-            return Err(format!("`{other}` is no instruction set; use best, scalar, avx2, avx512, avx512bf16, avx512fp16 or amx").into());
+            return Err(format!(
+                "`{other}` is no instruction set; use best, scalar, avx2, avx512, avx512bf16, avx512fp16 or amx"
+            )
+            .into());
         }
     };
     let backend = CpuBackend::new(CpuOptions { threads, compute: CpuCompute::Fast, isa })?;

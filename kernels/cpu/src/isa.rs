@@ -27,8 +27,7 @@ pub enum Isa {
 }
 
 impl Isa {
-    const ALL: [Self; 7] =
-        [Self::Scalar, Self::Avx2, Self::AvxVnni, Self::Avx512, Self::Avx512Bf16, Self::Avx512Fp16, Self::Amx];
+    const ALL: [Self; 7] = [Self::Scalar, Self::Avx2, Self::AvxVnni, Self::Avx512, Self::Avx512Bf16, Self::Avx512Fp16, Self::Amx];
 
     /// The best one of this machine.
     pub fn detect() -> Self {

@@ -77,7 +77,8 @@ pub(crate) fn run(args: &NewArgs) -> Result<(), Failure> {
     let directory = &args.directory;
     let name = directory.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     if !is_name(name) {
-        let rule = format!("lower-case letters, digits and -, beginning with a letter and not ending with -, at most {MAX_NAME_BYTES}");
+        let rule =
+            format!("lower-case letters, digits and -, beginning with a letter and not ending with -, at most {MAX_NAME_BYTES}");
         return Err(UsageError(format!("`{name}` cannot be a policy's name; use {rule}")).into());
     }
     if directory.exists() {
