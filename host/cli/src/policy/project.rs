@@ -16,6 +16,8 @@ use crate::{Failure, UsageError};
 
 /// `wasm32` file names and package names of all four languages allow these.
 const MAX_NAME_BYTES: usize = 40;
+/// A package of every project in Rust.
+const RUST_SDK_NAME: &str = "millrace-policy-sdk";
 
 #[derive(Args)]
 pub(crate) struct NewArgs {
@@ -77,8 +79,9 @@ pub(crate) fn run(args: &NewArgs) -> Result<(), Failure> {
     let directory = &args.directory;
     let name = directory.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     if !is_name(name) {
-        let rule =
-            format!("lower-case letters, digits and -, beginning with a letter and not ending with -, at most {MAX_NAME_BYTES}");
+        let rule = format!(
+            "lower-case letters, digits and -, beginning with a letter and not ending with -, at most {MAX_NAME_BYTES}; {RUST_SDK_NAME} is taken"
+        );
         return Err(UsageError(format!("`{name}` cannot be a policy's name; use {rule}")).into());
     }
     if directory.exists() {
@@ -98,6 +101,7 @@ fn is_name(name: &str) -> bool {
     name.len() <= MAX_NAME_BYTES
         && name.starts_with(|c: char| c.is_ascii_lowercase())
         && !name.ends_with('-')
+        && name != RUST_SDK_NAME
         && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
 }
 
@@ -303,7 +307,7 @@ mod tests {
         for good in ["a", "night-shift", "edf2"] {
             assert!(is_name(good), "{good}");
         }
-        for bad in ["", "2a", "a_b", "A", "a-", "a b", "-a", "é", &"a".repeat(41)] {
+        for bad in [RUST_SDK_NAME, "", "2a", "a_b", "A", "a-", "a b", "-a", "é", &"a".repeat(41)] {
             assert!(!is_name(bad), "{bad}");
         }
     }

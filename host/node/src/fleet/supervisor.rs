@@ -62,14 +62,18 @@ pub(super) async fn supervise(fleet: Arc<Fleet>, row: usize) {
             // Dropping the life kills the process.
             _ = stopping.wait_for(|stopping| *stopping) => return,
         };
-        tracing::error!(pool = member.name, stage = %member.stage, why = ended.why, "an engine process ended; starting it again");
+        let at_once = ended.incarnation.is_some() && (pause.is_zero() || began.elapsed() > HEALTHY);
+        let after = if at_once { Duration::ZERO } else { (pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE) };
+        tracing::error!(
+            pool = member.name, stage = %member.stage, why = ended.why, start_in_ms = after.as_millis(),
+            "an engine process ended; starting it again"
+        );
         gone(&fleet, member, &ended);
         member.tell_first(Err(ended.why));
-        if ended.incarnation.is_some() && (pause.is_zero() || began.elapsed() > HEALTHY) {
-            pause = FIRST_PAUSE;
+        pause = after.max(FIRST_PAUSE);
+        if at_once {
             continue;
         }
-        pause = (pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
         tokio::select! {
             () = sleep(pause) => {}
             _ = stopping.wait_for(|stopping| *stopping) => return,
